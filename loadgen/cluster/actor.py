@@ -12,7 +12,7 @@ import os
 import time
 
 from loadgen.cluster import messages
-from loadgen.cluster.messages import ArrivalCount, Order, Outbox, Report
+from loadgen.cluster.messages import Mailbox, Order, Report
 from loadgen.errors import WorkerError
 from loadgen.fleet.host import LocalPipe
 
@@ -27,8 +27,7 @@ class HostActor:
         """With `ends_process`, this process exists for the actor alone and ends with it."""
         self._ends_process = ends_process
         self._pipes: dict[int, LocalPipe] = {}
-        self._orders = ArrivalCount[Order]()
-        self._reports = Outbox[Report]()
+        self._mail = Mailbox[Report, Order]()
         self._to_do = asyncio.Queue[Order]()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
@@ -41,13 +40,12 @@ class HostActor:
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._obey()), asyncio.create_task(self._watch())]
         said = messages.decode_to_host(message)
-        self._reports.confirm(said.confirmed)
-        for order in self._orders.fresh(said.first, said.orders):
+        for order in self._mail.take(said.first, said.orders, said.confirmed):
             self._to_do.put_nowait(order)
         answer = messages.FromHost(
-            first=self._reports.first,
-            reports=self._reports.waiting,
-            confirmed=self._orders.total,
+            first=self._mail.first,
+            reports=self._mail.waiting,
+            confirmed=self._mail.arrived,
             received_ns=received_ns,
             answered_ns=time.monotonic_ns(),
         )
@@ -82,7 +80,7 @@ class HostActor:
 
     async def _start(self, worker: int) -> None:
         def report(line: bytes = b"", *, ended: str | None = None) -> None:
-            self._reports.waiting.append(Report(worker, line, ended))
+            self._mail.waiting.append(Report(worker, line, ended))
 
         pipe = self._pipes[worker] = LocalPipe()
         try:

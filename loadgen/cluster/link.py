@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from loadgen.cluster import messages
 from loadgen.cluster.clock import ClockOffset
-from loadgen.cluster.messages import ArrivalCount, Order, Outbox, Report
+from loadgen.cluster.messages import Mailbox, Order, Report
 from loadgen.fleet.host import CLOSE_S, Ended, Heard
 from loadgen.schema.hosts import HostFacts
 
@@ -39,8 +39,7 @@ class ClusterHost:
         self.lifeline_s = LIFELINE_S
         self.moved_ns = 0
         self._exchange_with = exchange
-        self._orders = Outbox[Order]()
-        self._reports = ArrivalCount[Report]()
+        self._mail = Mailbox[Order, Report]()
         self._pipes: dict[int, RemotePipe] = {}
         self._clock = ClockOffset()
         self._rtts_ns: deque[int] = deque([0], maxlen=_RTTS_KEPT)
@@ -83,14 +82,14 @@ class ClusterHost:
         """Deliver the last orders to the actor, unless the host is lost."""
         if self._task is None:
             return
-        while self._orders.waiting and self.lost is None:
+        while self._mail.waiting and self.lost is None:
             self._wake.set()
             await asyncio.sleep(_PERIOD_S)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     def order(self, order: Order) -> None:
-        self._orders.waiting.append(order)
+        self._mail.waiting.append(order)
         self._wake.set()
 
     async def _exchange_forever(self) -> None:
@@ -109,21 +108,20 @@ class ClusterHost:
                 self._unanswered_s += _PERIOD_S if self._unanswered_s else 0.0
 
     async def _exchange(self) -> None:
-        said = messages.ToHost(self._orders.first, self._orders.waiting, self._reports.total)
+        said = messages.ToHost(self._mail.first, self._mail.waiting, self._mail.arrived)
         sent_ns = time.monotonic_ns()
         answer = messages.decode_from_host(await self._exchange_with(messages.encode(said)))
         back_ns = time.monotonic_ns()
         self.moved_ns += self._clock.add(sent_ns, answer.received_ns, answer.answered_ns, back_ns)
         self._rtts_ns.append(back_ns - sent_ns)
         self._unanswered_s = 0.0
-        self._orders.confirm(answer.confirmed)
-        for report in self._reports.fresh(answer.first, answer.reports):
+        for report in self._mail.take(answer.first, answer.reports, answer.confirmed):
             pipe = self._pipes[report.worker]
             if report.ended is None:
                 pipe.heard(report.line)
             else:
                 pipe.over(report.ended)
-        if self.lost is not None and not self._orders.waiting:
+        if self.lost is not None and not self._mail.waiting:
             # Its former workers have been ended: it may take part again.
             self.lost = None
 

@@ -11,7 +11,8 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
-Item = TypeVar("Item")
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
@@ -49,26 +50,19 @@ decode_to_host = msgspec.msgpack.Decoder(ToHost).decode
 decode_from_host = msgspec.msgpack.Decoder(FromHost).decode
 
 
-class Outbox(Generic[Item]):
-    """Numbered messages, kept until the other side confirms them."""
+class Mailbox(Generic[Sent, Received]):
+    """One side's own messages that are not confirmed yet, and how many of the other side's have arrived."""
 
     def __init__(self) -> None:
-        self.first = 0
-        self.waiting: list[Item] = []
+        self.first = 0  # the number of the first message in `waiting`
+        self.waiting: list[Sent] = []
+        self.arrived = 0
 
-    def confirm(self, total: int) -> None:
-        """Drop the first `total` messages, which have reached the other side."""
-        done = max(0, total - self.first)
+    def take(self, first: int, items: Sequence[Received], confirmed: int) -> Sequence[Received]:
+        """Drop the first `confirmed` messages; returns those of `items`, numbered from `first`, that are new."""
+        done = max(0, confirmed - self.first)
         self.waiting = self.waiting[done:]
         self.first += done
-
-
-class ArrivalCount(Generic[Item]):
-    def __init__(self) -> None:
-        self.total = 0
-
-    def fresh(self, first: int, items: Sequence[Item]) -> Sequence[Item]:
-        """Those of `items`, numbered from `first`, that have not arrived before."""
-        new = items[max(0, self.total - first) :]
-        self.total = max(self.total, first + len(items))
+        new = items[max(0, self.arrived - first) :]
+        self.arrived = max(self.arrived, first + len(items))
         return new

@@ -36,7 +36,7 @@ from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.client import ServerClient, api_key, base_url, until_ready
 from loadgen.server.vllm.command import find_container_program, server_command, server_environment
 from loadgen.server.vllm.diagnosis import diagnose, kernel_kills, read_oom_kills
-from loadgen.server.vllm.start_figures import StartFigures
+from loadgen.server.vllm.start_figures import read_line
 from loadgen.server.vllm.startup import StartupWatch, signs_of_life, times_of
 
 ServerState = Literal["starting", "ready", "stopping", "stopped", "died"]
@@ -84,7 +84,7 @@ class ManagedServer:
         self._mark: ServerMark | None = None
         self.container: Container | None = None
         self._startup = StartupWatch(time.monotonic())
-        self._figures = StartFigures()
+        self._figures = ServerStart()  # so far, without times
         self._guard: subprocess.Popen[bytes] | None = None
         self._seen: set[tree.ProcessId] = set()
         self._report: StopReport | None = None
@@ -109,7 +109,7 @@ class ManagedServer:
     @property
     def start_figures(self) -> ServerStart:
         """What the log of its start has said so far, with how long it took once it is over."""
-        return times_of(self._figures.found, self.milestones)
+        return times_of(self._figures, self.milestones)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -248,10 +248,20 @@ class ManagedServer:
         async for event in guard_client.events(process):
             self._handle(event)
         await asyncio.to_thread(process.wait)
-        if self._report is None and self.pid is not None:
-            await self._replace_guard()
-        elif self._report is not None and self._report.problem and self.container is not None:
-            await self._remove_container(self._report)
+        report = self._report
+        if report is None and self.pid is not None:
+            if self.exit is None:
+                self._ended(ServerExit())
+            report = await end_without_guard(self._seen, self.container)
+            self.processes = report.left
+        elif report is not None and report.problem and self.container is not None:
+            # The guard had no time to remove the container, or its daemon did not answer.
+            problem = await asyncio.to_thread(remove_container, self.container)
+            report = msgspec.structs.replace(report, problem=problem)
+        if report is not None and report is not self._report:
+            self._report = report
+            if report.clean and self._mark is not None:
+                forget(self._mark)
         self._started.set()
 
     def _handle(self, event: dict[str, Any]) -> None:
@@ -283,25 +293,6 @@ class ManagedServer:
             self.died_s = time.monotonic()
             self.died.set()
 
-    async def _replace_guard(self) -> None:
-        if self.exit is None:
-            self._ended(ServerExit())
-        self._report = await end_without_guard(self._seen, self.container)
-        self.processes = self._report.left
-        self._forget_if_clean(self._report)
-
-    async def _remove_container(self, report: StopReport) -> None:
-        """Remove the container if the guard had no time to, or its daemon did not answer."""
-        assert self.container is not None
-        self._report = msgspec.structs.replace(
-            report, problem=await asyncio.to_thread(remove_container, self.container)
-        )
-        self._forget_if_clean(self._report)
-
-    def _forget_if_clean(self, report: StopReport) -> None:
-        if report.clean and self._mark is not None:
-            forget(self._mark)
-
     async def _follow_log(self) -> None:
         while True:
             self._read_log()
@@ -312,7 +303,7 @@ class ManagedServer:
         for line in self.log.poll():
             self._startup.feed(line, now)
             if self.state == "starting":
-                self._figures.feed(line)
+                self._figures = read_line(self._figures, line)
             elif _WAITS_FOR_WORKER.search(line):
                 self.waits_for_worker = True
             self._last_line_s = now

@@ -169,7 +169,11 @@ class _Source:
             self.devices = _identities(self.opened.gpus)
             opened = True
             child.send(Order(processes=self.processes))
-            await self._listen(child)
+            while True:
+                sampled = await child.sampled(within_s=max(self.timing.silence_s, MISSED_TICKS * self.interval_s))
+                self.last_s = time.monotonic()
+                self.deliver(sampled)
+                self.changed()
         except TelemetryError as error:
             grace_s = 0.0
             self.failed(option.name, str(error))
@@ -177,14 +181,6 @@ class _Source:
             self.child = None
             await child.end(grace_s=grace_s)
         return opened
-
-    async def _listen(self, child: Child) -> None:
-        silence_s = max(self.timing.silence_s, MISSED_TICKS * self.interval_s)
-        while True:
-            sampled = await child.sampled(within_s=silence_s)
-            self.last_s = time.monotonic()
-            self.deliver(sampled)
-            self.changed()
 
 
 class Monitor:

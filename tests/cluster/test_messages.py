@@ -4,37 +4,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.cluster import messages
-from loadgen.cluster.messages import ArrivalCount, Order, Outbox, Report, ToHost
+from loadgen.cluster.messages import Mailbox, Order, Report, ToHost
 
 fates = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(("arrives", "lost", "answer lost"))), max_size=30)
 
 
 @given(fates)
 def test_everything_arrives_once_and_in_order(exchanges: list[tuple[int, str]]) -> None:
-    out, arrived = Outbox[int](), ArrivalCount[int]()
+    ours, theirs = Mailbox[int, int](), Mailbox[int, int]()
     sent, received = 0, list[int]()
     for added, fate in [*exchanges, (1, "arrives")]:
-        out.waiting.extend(range(sent, sent + added))
+        ours.waiting.extend(range(sent, sent + added))
         sent += added
         if fate != "lost":
-            received += arrived.fresh(out.first, out.waiting)
+            received += theirs.take(ours.first, ours.waiting, 0)
         if fate == "arrives":
-            out.confirm(arrived.total)
-            assert out.waiting == []
+            ours.take(0, [], theirs.arrived)
+            assert ours.waiting == []
     assert received == list(range(sent))
 
 
 @given(fates)
 def test_what_an_older_exchange_says_does_no_harm(exchanges: list[tuple[int, str]]) -> None:
-    out, arrived = Outbox[int](), ArrivalCount[int]()
+    ours, theirs = Mailbox[int, int](), Mailbox[int, int]()
     totals = [0]
     for added, fate in exchanges:
-        out.waiting.extend(range(added))
-        arrived.fresh(out.first, out.waiting)
-        totals.append(arrived.total)
-        out.confirm(totals[-1] if fate == "arrives" else totals[0])
-    assert 0 <= out.first <= arrived.total
-    assert out.first + len(out.waiting) == arrived.total
+        ours.waiting.extend(range(added))
+        theirs.take(ours.first, ours.waiting, 0)
+        totals.append(theirs.arrived)
+        ours.take(0, [], totals[-1] if fate == "arrives" else totals[0])
+    assert 0 <= ours.first <= theirs.arrived
+    assert ours.first + len(ours.waiting) == theirs.arrived
 
 
 def test_lines_pass_as_they_are() -> None:

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 import loadgen
 from loadgen.cluster.dask_worker import JoinOrders
-from loadgen.cluster.messages import ArrivalCount, Report, ToHost, decode_from_host, decode_to_host, encode
+from loadgen.cluster.messages import Mailbox, Report, ToHost, decode_from_host, decode_to_host, encode
 from loadgen.cluster.ssh import HostProcess, process_info
 from loadgen.errors import ServerError, TelemetryError
 from loadgen.fleet.host import Host, Pipe
@@ -364,9 +364,8 @@ def host_messages(data: bytes) -> object:
         said: Any = decode_to_host(data)
     except (ValueError, RecursionError):
         said = decode_from_host(data)
-    inbox = ArrivalCount[Any]()
     items = said.orders if isinstance(said, ToHost) else said.reports
-    inbox.fresh(said.first, items)
+    Mailbox[Any, Any]().take(said.first, items, said.confirmed)
     for report in items:
         if isinstance(report, Report):
             tick(report.line)

@@ -98,7 +98,10 @@ def diagnose(lines: Sequence[str], exit: ServerExit | None, *, phase: Phase, oom
         return _known(*found, messages, oom_kills)
     if signal is not None:
         return _signalled(signal, clean, oom_kills)
-    return _unknown(clean, messages, exit, phase)
+    when = "while it started" if phase == "starting" else "while it served"
+    evidence = _exceptions(messages) or telling_lines(clean, limit=MAX_EVIDENCE)
+    title = f"the server {exit or 'is in trouble'} {when}; its log has no cause that vramp knows"
+    return Diagnosis("unknown", title, _shown(evidence), _LOOK)
 
 
 def _masked(line: str) -> str:
@@ -214,13 +217,6 @@ def _signalled(number: int, lines: Sequence[str], oom_kills: int | None) -> Diag
         _shown(telling_lines(lines, limit=MAX_EVIDENCE)),
         _who_sent(number, oom_kills),
     )
-
-
-def _unknown(lines: Sequence[str], messages: Sequence[str], exit: ServerExit | None, phase: Phase) -> Diagnosis:
-    when = "while it started" if phase == "starting" else "while it served"
-    what = f"the server {exit or 'is in trouble'} {when}"
-    evidence = _exceptions(messages) or telling_lines(lines, limit=MAX_EVIDENCE)
-    return Diagnosis("unknown", f"{what}; its log has no cause that vramp knows", _shown(evidence), _LOOK)
 
 
 def _shown(evidence: Iterable[str]) -> tuple[str, ...]:

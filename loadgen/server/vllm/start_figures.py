@@ -6,6 +6,7 @@ Nothing depends on any one line, and a line of another version or language only 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -44,10 +45,6 @@ def _name(text: str) -> tuple[str, ...]:
     return (harmless(text.replace("'", "").strip(' ".,:'))[:_MAX_NAME],)
 
 
-def _yes(text: str) -> bool:
-    return True
-
-
 _GIB = r"([\d.]+) ?Gi?B"
 _FIGURES = (
     _Figure("version", r"\b(?:vLLM\b[\w ]*version|LLM engine \() ?v?(\d+\.\d[\w.+-]*)", harmless, _first),
@@ -61,7 +58,7 @@ _FIGURES = (
     _Figure("graphs_s", r"(?<!Encoder )Graph capturing finished in ([\d.]+) s", float, max),
     _Figure("graphs_gib", rf"(?<!Encoder )Graph capturing finished in [\d.]+ secs?, took {_GIB}", float, max),
     _Figure("compile_s", r"torch\.compile (?:takes|took) ([\d.]+) s", float, max),
-    _Figure("compile_cache_hit", r"Directly load (?:the compiled graph|AOT compilation)()", _yes, _first),
+    _Figure("compile_cache_hit", r"Directly load (?:the compiled graph|AOT compilation)()", lambda text: True, _first),
     _Figure("engine_s", r"init engine \([^)]*\) took ([\d.]+) s", float, _first),
     _Figure("attention", r"Using ([\w-]+(?: Attention)?) (?:attention )?backend on V1 engine", _name, _added),
     _Figure("attention", r"Using ([\w-]+) (?:attention )?backend out of potential backends", _name, _added),
@@ -77,7 +74,6 @@ _FIGURES = (
     _Figure("quantization", r"LLM engine .*\bquantization=(?!None)([\w-]+)", harmless, _first),
     _Figure("kv_cache_dtype", r"LLM engine .*\bkv_cache_dtype=([\w-]+)", harmless, _first),
 )
-_PATTERNS = tuple((row, re.compile(row.pattern)) for row in _FIGURES)
 _WORTH = re.compile(
     r"Using|Overriding|took|takes|KV |blocks:|Maximum concurrency|Graph capturing|Directly load|Emulation"
     r"|emulation|sub-optimal|LLM engine|version"
@@ -85,31 +81,18 @@ _WORTH = re.compile(
 """A word of every pattern; most lines have none, and are not searched for each."""
 
 
-class StartFigures:
-    """Reads the log of a start line by line; `found` is what it has said so far."""
-
-    def __init__(self) -> None:
-        self.found = ServerStart()
-
-    def feed(self, line: str) -> None:
-        text = line[:_MATCHED_CHARS]
-        if _WORTH.search(text) is None:
-            return
-        for row, pattern in _PATTERNS:
-            match = pattern.search(text)
-            if match is not None:
-                self._keep(row, match[1])
-
-    def _keep(self, row: _Figure, text: str) -> None:
-        try:
-            now = row.read(text)
-        except (ValueError, OverflowError):  # such as 1.2.3
-            return
-        before = getattr(self.found, row.field)
-        if before is None or before == ():
-            self.found = msgspec.structs.replace(self.found, **{row.field: now})
-        else:
-            self.found = msgspec.structs.replace(self.found, **{row.field: row.kept(before, now)})
+def read_line(start: ServerStart, line: str) -> ServerStart:
+    """The figures of a start after one more line of its log."""
+    text = line[:_MATCHED_CHARS]
+    for row in _FIGURES if _WORTH.search(text) is not None else ():
+        match = re.search(row.pattern, text)
+        if match is None:
+            continue
+        with contextlib.suppress(ValueError, OverflowError):  # such as 1.2.3
+            now, before = row.read(match[1]), getattr(start, row.field)
+            kept = now if before in (None, ()) else row.kept(before, now)
+            start = msgspec.structs.replace(start, **{row.field: kept})
+    return start
 
 
 def cache_config(page: str) -> dict[str, str]:

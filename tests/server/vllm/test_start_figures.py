@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 
 import msgspec
@@ -10,16 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.schema.start import ServerStart
-from loadgen.server.vllm.start_figures import StartFigures, with_cache_config
+from loadgen.server.vllm.start_figures import read_line, with_cache_config
 
 LOGS = Path(__file__).parent / "logs"
 
 
 def read(*lines: str) -> ServerStart:
-    figures = StartFigures()
-    for line in lines:
-        figures.feed(line)
-    return figures.found
+    return reduce(read_line, lines, ServerStart())
 
 
 def read_log(name: str) -> ServerStart:
