@@ -8,6 +8,7 @@ an attached server is neither started nor stopped.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from loadgen.schema.start import ServerStart
 from loadgen.server.gpus.given import given_indices
 from loadgen.server.gpus.memory import level_now
 from loadgen.server.process.guard_client import ProcessName, StopReport
-from loadgen.server.process.ports import PortLock, drive_lock, is_this_machine
+from loadgen.server.process.ports import drive_lock, is_this_machine
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.command import instance_servers
@@ -51,7 +52,7 @@ class Servers:
         self.diagnosis: Diagnosis | None = None  # why one of them died
         self._profile = profile
         self.last_start: ServerStart | None = None  # with the same flags, on this box
-        self._locks: list[PortLock] = []  # of the servers that we have locked for our load
+        self._locks: list[socket.socket] = []  # of the servers that we have locked for our load
         self._liveness: Liveness | None = None
         self._signs_at_s = 0.0
         self.managed: list[ManagedServer] = []  # our own, once they are started; instance 0 first
@@ -99,7 +100,7 @@ class Servers:
     def free(self) -> None:
         """Unlock the servers, so that others may send load to them; vramp still stops those that it started."""
         while self._locks:
-            self._locks.pop().release()
+            self._locks.pop().close()
 
     @property
     def claimed(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -30,7 +31,7 @@ from loadgen.server.process import guard, guard_client, tree
 from loadgen.server.process.container import Container, container_of, remove_container
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, ServerExit, StopReport, end_without_guard
 from loadgen.server.process.log import LogTail
-from loadgen.server.process.ports import PortLock, claim_port, holders, is_of_root_or_us, shown_listeners
+from loadgen.server.process.ports import claim_port, holders, is_of_root_or_us, shown_listeners
 from loadgen.server.process.records import VARIABLE, ServerMark, forget, id_file, new_mark, record_path
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.client import ServerClient, api_key, base_url, until_ready
@@ -80,7 +81,7 @@ class ManagedServer:
         self._last_line_s: float | None = None
         self._cpu: Reading | None = None
         self._others_on_port = ""  # who else listened on its port when it was last looked at
-        self._lock: PortLock | None = None
+        self._lock: socket.socket | None = None
         self._mark: ServerMark | None = None
         self.container: Container | None = None
         self._startup = StartupWatch(time.monotonic())
@@ -327,7 +328,7 @@ class ManagedServer:
             gpu_memory = await wait_back(self._held, self._hurried)
         finally:
             if self._lock is not None:
-                self._lock.release()
+                self._lock.close()
         if self.state != "died":
             self.state = "stopped"
         report = self._report or StopReport(0.0)
@@ -349,7 +350,7 @@ class ManagedServer:
         process.returncode = 0  # we no longer wait for it; without a return code, subprocess would warn
         await self._end_following()
         if self._lock is not None:
-            self._lock.release()
+            self._lock.close()
         return StopReport(0.0, gpu_memory="the server was left running")
 
     async def _end_guard(self, process: subprocess.Popen[bytes], watching: asyncio.Task[None]) -> None:

@@ -45,7 +45,7 @@ from loadgen.telemetry.backends import BackendOption, backend_options, has_sign,
 from loadgen.telemetry.capture import Candidate, CapturedPart, Header
 from loadgen.telemetry.host import SETTINGS, HostSampler, host_settings
 from loadgen.telemetry.process import OPEN_S, Child, last_lines, start_child
-from loadgen.telemetry.protocol import Opened, Order, Sampled
+from loadgen.telemetry.protocol import Opened, Sampled
 from loadgen.vendors import VENDORS, TelemetryMode, Vendor
 
 NOTHING = (
@@ -183,7 +183,7 @@ async def _try(option: BackendOption, trial: CapturedPart, log_path: Path, pace:
 
 async def _watch(trial: CapturedPart, child: Child, began_s: float, open_s: float, watch_s: float) -> None:
     trial.opened = await child.opened(within_s=open_s)
-    child.send(Order(processes=True))
+    child.show_processes(True)
     while True:
         sampled = await child.sampled(within_s=open_s)
         if trial.first_sample_ms is None:

@@ -29,7 +29,7 @@ from loadgen.format import harmless
 from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic, carried
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.process import OPEN_S, Child, start_child
-from loadgen.telemetry.protocol import Opened, Order, Sampled
+from loadgen.telemetry.protocol import Opened, Sampled
 
 MISSED_TICKS = 3
 
@@ -126,7 +126,7 @@ class _Source:
     def show_processes(self, wanted: bool) -> None:
         self.processes = wanted
         if self.child is not None:
-            self.child.send(Order(processes=wanted))
+            self.child.show_processes(wanted)
 
     async def run(self) -> None:
         """Try the options in order, for a few rounds (those of an exporter for ever); returns after the last round."""
@@ -168,7 +168,7 @@ class _Source:
             self.opened = await child.opened(within_s=self.timing.open_s)
             self.devices = _identities(self.opened.gpus)
             opened = True
-            child.send(Order(processes=self.processes))
+            child.show_processes(self.processes)
             while True:
                 sampled = await child.sampled(within_s=max(self.timing.silence_s, MISSED_TICKS * self.interval_s))
                 self.last_s = time.monotonic()

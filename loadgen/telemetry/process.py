@@ -21,7 +21,7 @@ import msgspec
 from loadgen.errors import UNDECODABLE, TelemetryError
 from loadgen.format import harmless, signal_name
 from loadgen.places import open_private
-from loadgen.telemetry.protocol import Opened, Order, Refused, Sampled, decode_line
+from loadgen.telemetry.protocol import Opened, Refused, Sampled, decode_line
 
 OPEN_S = 60.0
 """For a child to open: 64 partitions and first reads of every error counter take a while, and a busy driver answers
@@ -87,11 +87,11 @@ class Child:
             raise TelemetryError(harmless(line.reason))
         return line
 
-    def send(self, order: Order) -> None:
-        """Send an order; does not wait for a child that does not read."""
+    def show_processes(self, wanted: bool) -> None:
+        """Have it list processes or not; does not wait for a child that does not read."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
-            os.write(self._process.stdin.fileno(), msgspec.json.encode(order) + b"\n")
+            os.write(self._process.stdin.fileno(), msgspec.json.encode(wanted) + b"\n")
 
     async def end(self, *, grace_s: float) -> None:
         """Let it exit, then kill it; a process that survives SIGKILL is left to the kernel."""

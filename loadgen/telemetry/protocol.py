@@ -1,6 +1,7 @@
 """The lines between a telemetry child and vramp, in one schema for every vendor, and a backend's interface.
 
-One JSON object per line; `schema.samples` defines its figures. A backend's module has one function
+One JSON object per line; `schema.samples` defines its figures. A line to the child says whether to list processes from
+now on: `true` or `false`. A backend's module has one function
 `open_...() -> Backend`, which raises `TelemetryError` with the exact reason if it cannot work here.
 """
 
@@ -39,12 +40,6 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     backend: BackendName
     reason: str
     meta: dict[str, Any] = {}
-
-
-class Order(msgspec.Struct, frozen=True):
-    """What the parent wants from now on: a line on the child's stdin."""
-
-    processes: bool
 
 
 TelemetryLine = Opened | Sampled | Refused

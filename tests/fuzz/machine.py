@@ -204,7 +204,7 @@ def weight_index(data: bytes) -> int:
 
 
 def telemetry_orders(data: bytes) -> object:
-    """What a child that measures GPUs is told, a byte at a time: an order has 20 of them."""
+    """What a child that measures GPUs is sent."""
     orders = child.Orders()
     path = written("orders", data[:_MAX_ORDER])
     with (

@@ -108,7 +108,7 @@ READERS = (
     # vramp's own processes and notes.
     Reader("tick", wire.tick, (), _LINE),
     Reader("telemetry-line", wire.telemetry_line, (TelemetryError,), _GPU),
-    Reader("telemetry-orders", machine.telemetry_orders, (), (b'{"processes":true}',)),
+    Reader("telemetry-orders", machine.telemetry_orders, (), (b"true", b"false")),
     Reader("guard-events", wire.guard_events, (), _words('"event" "pid" "start_ticks" "processes"')),
     Reader("server-record", machine.server_record, (), _words('"mark" "guard" "tree" "container" "pid"')),
     Reader("installed", machine.installed, (), _words('"flags" "version" "variables"')),

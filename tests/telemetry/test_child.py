@@ -154,7 +154,7 @@ def test_orders_reach_the_sampler() -> None:
     orders = Orders()
     # Its thread ends the process soon after the end of its input, so that this test keeps that open.
     orders.follow(read_end)
-    for wanted, order in ((True, b'{"processes": true}\n'), (False, b'{"processes": false}\n')):
+    for wanted, order in ((True, b"true\n"), (False, b"false\n")):
         os.write(write_end, order)
         while orders.processes != wanted:
             orders.ended.wait(0.001)

@@ -117,7 +117,7 @@ def test_the_slow_tier_is_not_read_at_each_beat(library: Path) -> None:
 
 
 def test_processes_are_listed_on_request(library: Path) -> None:
-    heard = _listen(library, "busy", samples=4, orders=b'{"processes": true}\n')
+    heard = _listen(library, "busy", samples=4, orders=b"true\n")
     lists = [look.gpus for look in heard.samples if look.gpus[0].processes is not None]
     assert len(lists) == 1
     first, second = ("python4000", "python4001") if has_host_pids() else ("", "")
@@ -133,7 +133,7 @@ def test_what_a_library_prints_is_no_line(library: Path) -> None:
 
 
 def test_mig_has_memory_in_its_instances_and_the_rest_in_its_parent(library: Path) -> None:
-    heard = _listen(library, "mig", orders=b'{"processes": true}\n')
+    heard = _listen(library, "mig", orders=b"true\n")
     assert heard.opened is not None
     parent, one, two, other = heard.opened.gpus
     assert [gpu.index for gpu in heard.opened.gpus] == [0, 1, 2, 3]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -51,12 +50,6 @@ def _gpus(setup: Setup) -> str | None:
     return None if setup.gpus or setup.platform == "cpu" else setup.no_gpus
 
 
-class _Check(NamedTuple):
-    find: Callable[[Setup], Iterator[Finding]]
-    needs: tuple[Callable[[Setup], str | None], ...] = ()
-    """Each says why something that the check needs is unknown; None if it is known."""
-
-
 def unlike_publication(setup: Setup) -> Iterator[Finding]:
     """What of this box and plan differs from the publication that the profile reproduces."""
     reference, server = setup.profile.reference, setup.server
@@ -86,47 +79,48 @@ def short_burn_in(setup: Setup) -> Iterator[Finding]:
         yield Finding("short-burn-in", "info", seen, why)
 
 
-_PORT = _Check(box_system.port, (_box,))
+_PORT = (box_system.port, (_box,))
 _CLIENT = (
-    _Check(box_gpus.orphans, (_box,)),
-    _Check(box_connections.open_files, (_box,)),
-    _Check(box_connections.local_ports, (_box,)),
-    _Check(box_connections.source_addresses, (_box,)),
-    _Check(box_system.governor, (_box,)),
-    _Check(box_system.boost, (_box,)),
-    _Check(box_system.clock, (_box,)),
-    _Check(box_connections.server_of_this_box_alone),
-    _Check(short_burn_in),
+    (box_gpus.orphans, (_box,)),
+    (box_connections.open_files, (_box,)),
+    (box_connections.local_ports, (_box,)),
+    (box_connections.source_addresses, (_box,)),
+    (box_system.governor, (_box,)),
+    (box_system.boost, (_box,)),
+    (box_system.clock, (_box,)),
+    (box_connections.server_of_this_box_alone, ()),
+    (short_burn_in, ()),
 )
 _VLLM = (
     _PORT,
-    _Check(box_system.other_platform, (_platform,)),
-    _Check(box_system.shared_gpus, (_platform,)),
-    _Check(box_model.local_model, (_box,)),
-    _Check(box_model.hub_model, (_box,)),
-    _Check(box_model.disk_space, (_box,)),
-    _Check(box_system.shared_memory, (_box,)),
-    _Check(box_gpus.gpu_memory, (_box, _gpus)),
-    _Check(box_hardware.enough_devices, (_gpus,)),
-    _Check(box_hardware.partitions, (_box, _gpus)),
-    _Check(box_hardware.power_caps, (_box, _gpus)),
-    _Check(box_hardware.links, (_box, _gpus)),
-    _Check(box_hardware.fabric, (_box,)),
-    _Check(box_hardware.iommu, (_box,)),
-    _Check(box_hardware.access_control, (_box,)),
-    _Check(box_hardware.locked_memory, (_box,)),
-    _Check(box_gpus.leftover_servers, (_box,)),
-    _Check(box_system.numa_balancing, (_box,)),
-    _Check(box_system.huge_pages, (_box,)),
-    _Check(unlike_publication),
+    (box_system.other_platform, (_platform,)),
+    (box_system.shared_gpus, (_platform,)),
+    (box_model.local_model, (_box,)),
+    (box_model.hub_model, (_box,)),
+    (box_model.disk_space, (_box,)),
+    (box_system.shared_memory, (_box,)),
+    (box_gpus.gpu_memory, (_box, _gpus)),
+    (box_hardware.enough_devices, (_gpus,)),
+    (box_hardware.partitions, (_box, _gpus)),
+    (box_hardware.power_caps, (_box, _gpus)),
+    (box_hardware.links, (_box, _gpus)),
+    (box_hardware.fabric, (_box,)),
+    (box_hardware.iommu, (_box,)),
+    (box_hardware.access_control, (_box,)),
+    (box_hardware.locked_memory, (_box,)),
+    (box_gpus.leftover_servers, (_box,)),
+    (box_system.numa_balancing, (_box,)),
+    (box_system.huge_pages, (_box,)),
+    (unlike_publication, ()),
 )
 _CHECKS = {
     "attach": _CLIENT,
     "none": _CLIENT,
     "simulator": (_PORT, *_CLIENT),
-    "vllm": (_Check(box_system.gpu_devices, (_box,)), *_VLLM, *_CLIENT),
-    "docker": (_Check(box_system.container, (_box,)), _Check(box_system.container_memory), *_VLLM, *_CLIENT),
+    "vllm": ((box_system.gpu_devices, (_box,)), *_VLLM, *_CLIENT),
+    "docker": ((box_system.container, (_box,)), (box_system.container_memory, ()), *_VLLM, *_CLIENT),
 }
+"""The checks that an engine needs. What a check needs says why it is unknown; None if it is known."""
 
 
 async def check_profile(
@@ -260,14 +254,14 @@ def box_findings(setup: Setup) -> tuple[list[Finding], list[Skipped]]:
     """What the checks find, and those that could not be made."""
     found: list[Finding] = []
     skipped: list[Skipped] = []
-    for check in _CHECKS[setup.server.engine]:
-        why = next(filter(None, (need(setup) for need in check.needs)), None)
+    for find, needs in _CHECKS[setup.server.engine]:
+        why = next(filter(None, (need(setup) for need in needs)), None)
         try:
-            found += list(check.find(setup)) if why is None else []
+            found += list(find(setup)) if why is None else []
         except OSError as error:
             why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         except (VrampError, *UNDECODABLE) as error:  # such as an argument that is not a number, or a malformed file
             why = str(error)
         if why is not None:
-            skipped.append(Skipped(check.find.__name__.replace("_", "-"), harmless(why)))
+            skipped.append(Skipped(find.__name__.replace("_", "-"), harmless(why)))
     return found, skipped

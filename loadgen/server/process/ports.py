@@ -21,9 +21,8 @@ import os
 import socket
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Self
+from typing import Literal
 
 import psutil
 
@@ -40,36 +39,18 @@ _CREDENTIALS = struct.Struct("3i")  # pid, user, group
 Right = Literal["drives", "runs"]  # `drives`: sends load to a server; `runs`: started it, and stops it
 
 
-@dataclass(slots=True)
-class PortLock:
-    """The right to drive or to run one server, until `release` or the end of the process."""
-
-    held: socket.socket | None  # None if this process holds the lock already, through another handle
-
-    def release(self) -> None:
-        if self.held is not None:
-            self.held.close()
-            self.held = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
-def drive_lock(host: str, port: int) -> PortLock:
-    """Become the one vramp that sends load to the server at `host` and `port`, our own or attached.
+def drive_lock(host: str, port: int) -> socket.socket:
+    """Become the one vramp that sends load to the server at `host` and `port`, our own or attached, until it is closed.
 
     Raises a `ServerError` that names the present driver. A process may take it more than once; the first handle counts.
     """
     held = _bound("drives", host, port)
     if held is None and (_holder("drives", host, port) or (0, 0))[0] != os.getpid():
         raise _taken("drives", host, port)
-    return PortLock(held)
+    return socket.socket(socket.AF_UNIX) if held is None else held
 
 
-def claim_port(host: str, port: int) -> tuple[int, PortLock]:
+def claim_port(host: str, port: int) -> tuple[int, socket.socket]:
     """The port for our own server (0: any free one) and its lock; raises `ServerError` if it is not available."""
     if port == 0:
         return _claim_free_port(host)
@@ -83,15 +64,15 @@ def claim_port(host: str, port: int) -> tuple[int, PortLock]:
     except ServerError as error:
         held.close()
         raise _explained(port, error) from None
-    return port, PortLock(held)
+    return port, held
 
 
-def _claim_free_port(host: str) -> tuple[int, PortLock]:
+def _claim_free_port(host: str) -> tuple[int, socket.socket]:
     for _ in range(100):
         port = free_port(host)
         held = None if holder_of("drives", host, port) else _bound("runs", host, port)
         if held is not None:  # otherwise another vramp chose it, and its server does not listen yet
-            return port, PortLock(held)
+            return port, held
     raise ServerError(f"found no free port on {host}; set server.port")
 
 

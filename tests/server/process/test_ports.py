@@ -41,7 +41,7 @@ from loadgen.server.process.ports import drive_lock
 lock = drive_lock(sys.argv[1], int(sys.argv[2]))
 print("driving", flush=True)
 sys.stdin.read()
-lock.release()
+lock.close()
 """
 
 
@@ -75,8 +75,8 @@ def test_a_lock_ends_with_its_process() -> None:
 
 def test_a_lock_can_be_released_twice() -> None:
     lock = drive_lock("127.0.0.1", PORT)
-    lock.release()
-    lock.release()
+    lock.close()
+    lock.close()
     with other_vramp("127.0.0.1", PORT):
         pass
 
@@ -172,7 +172,7 @@ def test_a_taken_port_is_not_claimed() -> None:
         with pytest.raises(ServerError, match=f"port {port} on 127.0.0.1 is taken by pid {os.getpid()}"):
             claim_port("127.0.0.1", port)
     port, lock = claim_port("127.0.0.1", port)
-    lock.release()
+    lock.close()
 
 
 def test_a_port_that_a_server_of_an_earlier_vramp_has(sleeper: ProcessId) -> None:
