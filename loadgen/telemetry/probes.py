@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -84,12 +84,10 @@ Command = tuple[str, tuple[str, ...]]
 class Probe(NamedTuple):
     name: str  # as `doctor --probe` takes it
     vendor: VendorName
-    measures: str
     programs: tuple[str, ...]  # the first that is installed runs
     commands: Callable[[int, Part | None], list[Command]]  # from the number of GPUs and their part
     parse: Callable[[str, str], Iterator[ProbeFigure]]  # from the subject of the command and what it printed
     limit_s: float  # of each command
-    env: Mapping[str, str] = {}
 
 
 # One row of nccl-tests and rccl-tests: size, count, type, op, root, then time, algbw, busbw and #wrong, out of place
@@ -231,54 +229,48 @@ def _rvs_commands(gpus: int, part: Part | None) -> list[Command]:
 
 PROBES = (
     Probe(
-        "rccl",
+        "rccl",  # all-reduce bandwidth between the GPUs (rccl-tests)
         "amd",
-        "all-reduce bandwidth between the GPUs (rccl-tests)",
         ("all_reduce_perf",),
         lambda gpus, _: [(counted(gpus, "GPU"), ("-b", "8", "-e", "8G", "-f", "2", "-g", str(gpus)))],
         _nccl_figures,
         limit_s=660.0,
     ),
     Probe(
-        "nccl",
+        "nccl",  # all-reduce bandwidth between the GPUs (nccl-tests)
         "nvidia",
-        "all-reduce bandwidth between the GPUs (nccl-tests)",
         ("all_reduce_perf",),
         lambda gpus, _: [(counted(gpus, "GPU"), ("-b", "8", "-e", "16G", "-f", "2", "-g", str(gpus)))],
         _nccl_figures,
         limit_s=660.0,
     ),
     Probe(
-        "transferbench",
+        "transferbench",  # copies from GPU to GPU, and from each to all
         "amd",
-        "copies from GPU to GPU, and from each to all",
         ("TransferBench",),
         lambda gpus, _: [(counted(gpus, "GPU"), ("p2p",)), (counted(gpus, "GPU"), ("a2a",))],
         _transfer_figures,
         limit_s=600.0,
     ),
     Probe(
-        "rvs",
+        "rvs",  # matrix multiplication on each GPU (ROCm Validation Suite)
         "amd",
-        "matrix multiplication on each GPU (ROCm Validation Suite)",
         ("rvs",),
         _rvs_commands,
         _rvs_figures,
         limit_s=900.0,
     ),
     Probe(
-        "babel",
+        "babel",  # memory bandwidth of each GPU (BabelStream)
         "amd",
-        "memory bandwidth of each GPU (BabelStream)",
         ("hip-stream", "babelstream-hip"),
         lambda gpus, _: [(f"gpu {index}", ("--device", str(index))) for index in range(gpus)],
         _babel_figures,
         limit_s=120.0,
     ),
     Probe(
-        "nvbandwidth",
+        "nvbandwidth",  # copies between host and GPUs, and from GPU to GPU
         "nvidia",
-        "copies between host and GPUs, and from GPU to GPU",
         ("nvbandwidth",),
         lambda gpus, _: [
             (
@@ -290,9 +282,8 @@ PROBES = (
         limit_s=600.0,
     ),
     Probe(
-        "dcgm",
+        "dcgm",  # NVIDIA's own diagnostics, its medium level
         "nvidia",
-        "NVIDIA's own diagnostics, its medium level",
         ("dcgmi",),
         lambda gpus, _: [(counted(gpus, "GPU"), ("diag", "-r", "2", "-j"))],
         _dcgm_figures,
@@ -416,7 +407,6 @@ async def _printed(arguments: Sequence[str], probe: Probe, output: int, line: Ca
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **probe.env},
             start_new_session=True,
         )
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,10 +10,12 @@ import msgspec
 
 from loadgen.errors import ProfileError
 from loadgen.masking import shown_command
+from loadgen.profile.schema import Docker
 from loadgen.server.recipes.flags import MAX_PORT, Word, no_value, served
 from loadgen.server.recipes.hardware import node_called
 from loadgen.server.recipes.imported import Imported, RecipeChoice, environment, profile_name
 from loadgen.server.recipes.shell import ShellCommand, ShellError, commands, tokens
+from loadgen.server.vllm.command import CONTAINER_FLAGS
 from loadgen.vendors import AMD, NVIDIA
 
 _CONTAINERS = ("docker", "podman", "nerdctl")
@@ -30,16 +31,8 @@ _SWITCHES = """
 """.split()
 _OURS = ("--rm", "--detach", "-d", "-it", "-ti", "-dit", "-itd", "-i", "-t", "--interactive", "--tty", "--name")
 _SHORT = {"-v": "--volume", "-e": "--env", "-p": "--publish", "-u": "--user", "-w": "--workdir", "--net": "--network"}
-_LISTS = {
-    "--device": "devices",
-    "--group-add": "groups",
-    "--volume": "mounts",
-    "--ulimit": "ulimits",
-    "--cap-add": "capabilities",
-    "--security-opt": "security_options",
-}
 _PUBLISHED = re.compile(r"(?:.*:)?([0-9]{1,5}):([0-9]{1,5})(?:/tcp)?")
-_SINGLE = {"--gpus": "gpus", "--ipc": "ipc", "--network": "network", "--shm-size": "shm_size"}
+_KEYS = CONTAINER_FLAGS | {"--network": "network"}
 
 
 class _Container(msgspec.Struct):
@@ -212,7 +205,7 @@ def _add_option(container: _Container, word: Word, rest: Iterator[Word]) -> None
             container.left_out.append(f"--env {name}: it comes from the environment; set server.env.{name}")
     elif option == "--entrypoint":
         container.entry_point = value.text
-    elif option in _LISTS or option in _SINGLE:
+    elif option in _KEYS:
         _add_key(container, option, value)
     elif option == "--publish":
         published = _PUBLISHED.fullmatch(value.text)
@@ -226,12 +219,11 @@ def _add_key(container: _Container, option: str, value: Word) -> None:
     text = _HOME.sub("~", value.text) if option == "--volume" else value.text
     if value.missing and (option != "--volume" or set(value.missing) != {"HOME"} or "$" in text):
         container.left_out.append(f"{option} {text}: {no_value(value.missing)}")
-    elif option in _LISTS:
-        with contextlib.suppress(AttributeError):
-            container.table.setdefault(_LISTS[option], []).append(text)
+    elif isinstance(Docker.model_fields[_KEYS[option]].default, list):
+        container.table.setdefault(_KEYS[option], []).append(text)
     elif option == "--network" and text != "host":
         container.left_out.append(
             f"--network {text}: the container shares the host's network; see server.docker.network"
         )
     else:
-        container.table[_SINGLE[option]] = text
+        container.table[_KEYS[option]] = text

@@ -24,6 +24,18 @@ from loadgen.server.vllm.flags import list_form
 from loadgen.system import inherited_environment
 from loadgen.vendors import Vendor, vendor_of
 
+CONTAINER_FLAGS = {
+    "--ipc": "ipc",
+    "--shm-size": "shm_size",
+    "--gpus": "gpus",
+    "--device": "devices",
+    "--group-add": "groups",
+    "--ulimit": "ulimits",
+    "--cap-add": "capabilities",
+    "--security-opt": "security_options",
+    "--volume": "mounts",
+}
+"""Flags of `docker run`, and their keys in `[server.docker]`."""
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}
 
 
@@ -74,21 +86,15 @@ def _flag(name: str, value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's t
 def run_command(server: Server, docker: Docker, port: int, known_by: Sequence[str]) -> list[str]:
     """`docker run` and its flags, up to the image; the command inside the container follows."""
     own_network = [] if docker.network == "host" else ["--publish", f"{server.host}:{port}:{port}"]
-    given: dict[str, list[str | None] | list[str]] = {
-        "--ipc": [docker.ipc],
-        "--shm-size": [docker.shm_size],
-        "--gpus": [docker.gpus],
-        "--device": docker.devices,
-        "--group-add": docker.groups,
-        "--ulimit": docker.ulimits,
-        "--cap-add": docker.capabilities,
-        "--security-opt": docker.security_options,
-        "--volume": [expanded(mount) for mount in docker.mounts],
-    }
+    given = docker.model_dump(exclude_none=True) | {"mounts": [expanded(mount) for mount in docker.mounts]}
+    flags: list[str] = []
+    for flag, key in CONTAINER_FLAGS.items():
+        said = given.get(key, [])
+        flags += [word for value in ([said] if isinstance(said, str) else said) for word in (flag, value)]
     return [
         *(find_container_program(server, docker), "run", "--rm", *known_by),
         *("--stop-signal", "SIGINT", "--network", docker.network, *own_network),
-        *(word for flag, values in given.items() for value in values if value is not None for word in (flag, value)),
+        *flags,
         # Names only: values are taken from the environment, so that no secret is in a command line.
         *(word for name in server.env for word in ("--env", name)),
         docker.image,
