@@ -21,10 +21,13 @@ from typing import Any
 
 import msgspec
 
+from loadgen.errors import ClusterError
+
 SILENCE_S = 20.0
 _CONNECT_S = 5.0
 _START_S = 20.0
 _ROOM_BYTES = 1 << 20  # for Dask's lock files
+_MAKE_ROOM = "make room there, or set TMPDIR on the host"
 
 
 class JoinOrders(msgspec.Struct, frozen=True):
@@ -48,10 +51,12 @@ class JoinAnswer(msgspec.Struct, frozen=True):
 def main() -> None:
     orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=JoinOrders)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    problem = asyncio.run(_serve(orders))
-    if problem:
-        _answer(JoinAnswer(os.getpid(), problem=problem))
-    os._exit(1 if problem else 0)
+    try:
+        asyncio.run(_serve(orders))
+    except ClusterError as error:
+        _answer(JoinAnswer(os.getpid(), problem=str(error)))
+        os._exit(1)
+    os._exit(0)
 
 
 def _answer(answer: JoinAnswer) -> None:
@@ -67,53 +72,46 @@ def _end_with_stdin() -> None:
             os._exit(1)
 
 
-async def _serve(orders: JoinOrders) -> str:
-    """Work until the scheduler is gone; returns why it could not begin."""
-    problem = await _cannot_connect(orders.scheduler)
-    if problem:
-        return problem
+async def _serve(orders: JoinOrders) -> None:
+    """Work until the scheduler is gone; raises `ClusterError` if it cannot begin."""
+    await _require_scheduler(orders.scheduler)
     try:
         folder = Path(tempfile.mkdtemp(prefix="vramp-"))
     except OSError as error:
-        return f"cannot write to its temporary folder: {error.strerror}; make room there, or set TMPDIR on the host"
+        raise ClusterError(f"cannot write to its temporary folder: {error.strerror}; {_MAKE_ROOM}") from None
     try:
-        problem = _no_room(folder)
-        worker = None if problem else await _started_worker(orders, folder)
+        _require_room(folder)
+        worker = await _started_worker(orders, folder)
     except (OSError, TimeoutError, ValueError) as error:
-        problem = f"its Dask worker did not start: {error or 'no answer in time'}"
+        raise ClusterError(f"its Dask worker did not start: {error or 'no answer in time'}") from None
     finally:
         # Dask keeps its locks open, and spills nothing: these files are not opened by name again.
         shutil.rmtree(folder, ignore_errors=True)
-    if problem or worker is None:
-        return problem
     _answer(JoinAnswer(os.getpid(), address=worker.address))
     await worker.finished()
-    return ""
 
 
-async def _cannot_connect(scheduler: str) -> str:
+async def _require_scheduler(scheduler: str) -> None:
     host, _, port = scheduler.partition("://")[2].rpartition(":")
     try:
         async with asyncio.timeout(_CONNECT_S):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except (OSError, TimeoutError) as error:
         why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
-        return (
+        raise ClusterError(
             f"cannot connect back to {host}:{port} ({why}): open that port on this machine, "
             "or name another address or port with cluster.listen and cluster.port"
-        )
+        ) from None
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
-    return ""
 
 
-def _no_room(folder: Path) -> str:
+def _require_room(folder: Path) -> None:
     try:
         (folder / "room").write_bytes(bytes(_ROOM_BYTES))
     except OSError as error:
-        return f"cannot write to {folder.parent}: {error.strerror}; make room there, or set TMPDIR on the host"
-    return ""
+        raise ClusterError(f"cannot write to {folder.parent}: {error.strerror}; {_MAKE_ROOM}") from None
 
 
 async def _started_worker(orders: JoinOrders, folder: Path) -> Any:  # noqa: ANN401 - Dask has no types

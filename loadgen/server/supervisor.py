@@ -125,7 +125,12 @@ class ManagedServer:
             raise ServerError("the server was stopped before it was started")
         self.port, self._lock = claim_port(self._server.host, self.port)
         try:
-            await self._launch()
+            self._oom_kills_before = read_oom_kills(own_group=self._server.docker is None)
+            self._launched_s = time.monotonic()
+            self._guard = guard_client.start_guard(self.log.path)
+            self._watching = asyncio.create_task(self._watch(self._guard))
+            self._following = asyncio.create_task(self._follow_log())
+            await asyncio.to_thread(guard_client.send, self._guard, self._order(self._guard.pid))
             async with asyncio.timeout(15.0):
                 await self._started.wait()
             if self.pid is None:
@@ -206,14 +211,6 @@ class ManagedServer:
             raise ServerError("the guard of the server does not answer, so that the server cannot be left running")
         self._stopping = asyncio.create_task(self._part(self._guard, self._watching))
         await asyncio.shield(self._stopping)
-
-    async def _launch(self) -> None:
-        self._oom_kills_before = read_oom_kills(own_group=self._server.docker is None)
-        self._launched_s = time.monotonic()
-        self._guard = guard_client.start_guard(self.log.path)
-        self._watching = asyncio.create_task(self._watch(self._guard))
-        self._following = asyncio.create_task(self._follow_log())
-        await asyncio.to_thread(guard_client.send, self._guard, self._order(self._guard.pid))
 
     def _order(self, guard_pid: int) -> dict[str, Any]:
         guard_process = tree.process_info(guard_pid)

@@ -44,7 +44,7 @@ from loadgen.telemetry.amd.kernel import rocm_version
 from loadgen.telemetry.backends import BackendOption, backend_options, has_sign, package_version
 from loadgen.telemetry.capture import Candidate, CapturedPart, Header
 from loadgen.telemetry.host import SETTINGS, HostSampler, host_settings
-from loadgen.telemetry.process import OPEN_S, Child, last_lines, start_child
+from loadgen.telemetry.process import OPEN_S, last_lines, start_child
 from loadgen.telemetry.protocol import Opened, Sampled
 from loadgen.vendors import VENDORS, TelemetryMode, Vendor
 
@@ -173,24 +173,17 @@ async def _try(option: BackendOption, trial: CapturedPart, log_path: Path, pace:
     try:
         child = await start_child(option.command(pace.interval_s), option.env, log_path)
         try:
-            await _watch(trial, child, began_s, pace.open_s, watch_s)
+            trial.opened = await child.opened(within_s=pace.open_s)
+            child.show_processes(True)
+            while not trial.samples or trial.samples[-1].t_s - trial.samples[0].t_s < watch_s:
+                trial.samples.append(await child.sampled(within_s=pace.open_s))
+                if trial.first_sample_ms is None:
+                    trial.first_sample_ms = (time.monotonic() - began_s) * 1000
         finally:
             await child.end(grace_s=pace.grace_s)
     except TelemetryError as error:
         trial.candidate.failure = harmless(str(error))
     trial.candidate.printed = tuple(last_lines(log_path, _PRINTED_LINES))
-
-
-async def _watch(trial: CapturedPart, child: Child, began_s: float, open_s: float, watch_s: float) -> None:
-    trial.opened = await child.opened(within_s=open_s)
-    child.show_processes(True)
-    while True:
-        sampled = await child.sampled(within_s=open_s)
-        if trial.first_sample_ms is None:
-            trial.first_sample_ms = (time.monotonic() - began_s) * 1000
-        trial.samples.append(sampled)
-        if sampled.t_s - trial.samples[0].t_s >= watch_s:
-            return
 
 
 def _exam(gpu: GpuStatic, opened: Opened, every: Sequence[Sampled], described: Describe) -> GpuExam | None:

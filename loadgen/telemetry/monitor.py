@@ -26,7 +26,7 @@ import msgspec
 
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
-from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic, carried
+from loadgen.schema.samples import GpuSample, GpuStatic, carried
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.process import OPEN_S, Child, start_child
 from loadgen.telemetry.protocol import Opened, Sampled
@@ -294,13 +294,13 @@ class Monitor:
     def _delivered(self, vendor: str, sampled: Sampled) -> None:
         if vendor not in self._numbered():
             return
-        gpus = tuple(
-            msgspec.structs.replace(
-                gpu, index=self._number(vendor, gpu.index), processes=gpu.processes and _harmless(gpu.processes)
-            )
-            for gpu in sampled.gpus
-        )
-        self._untaken.append(msgspec.structs.replace(sampled, gpus=gpus))
+        gpus: list[GpuSample] = []
+        for gpu in sampled.gpus:
+            # Processes choose their own names.
+            named = (msgspec.structs.replace(one, name=harmless(one.name)) for one in gpu.processes or ())
+            processes = None if gpu.processes is None else tuple(named)
+            gpus.append(msgspec.structs.replace(gpu, index=self._number(vendor, gpu.index), processes=processes))
+        self._untaken.append(msgspec.structs.replace(sampled, gpus=tuple(gpus)))
         for gpu in gpus:
             self.latest[gpu.index] = carried(self.latest.get(gpu.index), gpu, processes=self._processes)
 
@@ -313,8 +313,3 @@ def _identities(gpus: Iterable[GpuStatic]) -> dict[int, tuple[object, ...]]:
         # Devices that are otherwise indistinguishable are identified by position.
         found[gpu.index] = (*identity, gpu.index) if identity in found.values() else identity
     return found
-
-
-def _harmless(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:
-    """The processes with control sequences stripped, because processes choose their own names."""
-    return tuple(msgspec.structs.replace(process, name=harmless(process.name)) for process in processes)

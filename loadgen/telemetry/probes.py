@@ -41,40 +41,32 @@ MAX_IDLE_HBM = 0.05  # the share of a GPU's memory that drivers and firmware hol
 MAX_OUTPUT_BYTES = 16 << 20  # of a tool; the rest is dropped
 
 
-class ProbeCriterion(NamedTuple):
-    """The least that a figure should be on GPUs of some kinds."""
-
-    figure: str
-    parts: tuple[str, ...]  # words of `PARTS`
-    low: float
-    source: str
-
-
 _SAD = "AMD system acceptance, ROCm/system-acceptance-docs 23e7312"
 _AZURE = "Azure/azurehpc-health-checks 0e0a1ac"
-CRITERIA = (
-    ProbeCriterion("all_reduce busbw at 8 GiB", ("mi300x", "mi325x"), 304.0, _SAD),
-    ProbeCriterion("all_reduce busbw at 8 GiB", ("mi355x",), 350.0, _SAD),
-    ProbeCriterion("all_reduce busbw at 16 GiB", ("h100-sxm",), 300.0, "Azure/ai-infrastructure-on-azure a01b073"),
-    ProbeCriterion("all_reduce busbw at 16 GiB", ("h200-sxm",), 431.0, _AZURE),
-    ProbeCriterion("all to all, each GPU", ("mi300x", "mi325x"), 320.0, "ROCm/cvs dddd914"),
-    ProbeCriterion("peer to peer, one way", ("mi210",), 35.0, _SAD),
-    ProbeCriterion("peer to peer, one way", ("mi300x", "mi325x"), 33.9, _SAD),
-    ProbeCriterion("peer to peer, both ways", ("mi210",), 65.0, _SAD),
-    ProbeCriterion("peer to peer, both ways", ("mi300x", "mi325x"), 43.9, _SAD),
-    ProbeCriterion("Copy", ("mi210",), 1230.0, _SAD),
-    ProbeCriterion("Mul", ("mi210",), 1225.0, _SAD),
-    ProbeCriterion("Add", ("mi210",), 1115.0, _SAD),
-    ProbeCriterion("Triad", ("mi210",), 1115.0, _SAD),
-    ProbeCriterion("Dot", ("mi210",), 1170.0, _SAD),
-    ProbeCriterion("Copy", ("mi300x",), 4177.0, _SAD),
-    ProbeCriterion("Mul", ("mi300x",), 4067.0, _SAD),
-    ProbeCriterion("Add", ("mi300x",), 3921.0, _SAD),
-    ProbeCriterion("Triad", ("mi300x",), 3885.0, _SAD),
-    ProbeCriterion("Dot", ("mi300x",), 3661.0, _SAD),
-    ProbeCriterion("host_to_device_memcpy_ce", ("h100-sxm",), 48.0, _AZURE),
-    ProbeCriterion("device_to_device_memcpy_read_ce", ("h100-sxm",), 335.0, _AZURE),
+CRITERIA: tuple[tuple[str, tuple[str, ...], float, str], ...] = (
+    ("all_reduce busbw at 8 GiB", ("mi300x", "mi325x"), 304.0, _SAD),
+    ("all_reduce busbw at 8 GiB", ("mi355x",), 350.0, _SAD),
+    ("all_reduce busbw at 16 GiB", ("h100-sxm",), 300.0, "Azure/ai-infrastructure-on-azure a01b073"),
+    ("all_reduce busbw at 16 GiB", ("h200-sxm",), 431.0, _AZURE),
+    ("all to all, each GPU", ("mi300x", "mi325x"), 320.0, "ROCm/cvs dddd914"),
+    ("peer to peer, one way", ("mi210",), 35.0, _SAD),
+    ("peer to peer, one way", ("mi300x", "mi325x"), 33.9, _SAD),
+    ("peer to peer, both ways", ("mi210",), 65.0, _SAD),
+    ("peer to peer, both ways", ("mi300x", "mi325x"), 43.9, _SAD),
+    ("Copy", ("mi210",), 1230.0, _SAD),
+    ("Mul", ("mi210",), 1225.0, _SAD),
+    ("Add", ("mi210",), 1115.0, _SAD),
+    ("Triad", ("mi210",), 1115.0, _SAD),
+    ("Dot", ("mi210",), 1170.0, _SAD),
+    ("Copy", ("mi300x",), 4177.0, _SAD),
+    ("Mul", ("mi300x",), 4067.0, _SAD),
+    ("Add", ("mi300x",), 3921.0, _SAD),
+    ("Triad", ("mi300x",), 3885.0, _SAD),
+    ("Dot", ("mi300x",), 3661.0, _SAD),
+    ("host_to_device_memcpy_ce", ("h100-sxm",), 48.0, _AZURE),
+    ("device_to_device_memcpy_read_ce", ("h100-sxm",), 335.0, _AZURE),
 )
+"""The least that a figure should be on GPUs of some kinds (words of `PARTS`), and who says so."""
 
 
 Command = tuple[str, tuple[str, ...]]
@@ -300,9 +292,9 @@ def program_of(probe: Probe) -> str | None:
 
 def judged(figure: ProbeFigure, part: Part | None) -> ProbeFigure:
     """The figure with the criterion for its part, if there is a public one."""
-    for criterion in CRITERIA:
-        if part is not None and criterion.figure == figure.name and part.word in criterion.parts:
-            return msgspec.structs.replace(figure, low=criterion.low, source=criterion.source)
+    for name, parts, low, source in CRITERIA:
+        if part is not None and name == figure.name and part.word in parts:
+            return msgspec.structs.replace(figure, low=low, source=source)
     return figure
 
 

@@ -14,13 +14,8 @@ from typing import NamedTuple
 from loadgen.schema.engine import EngineKind
 
 
-class EngineSeries(NamedTuple):
-    name: str
-    where: Mapping[str, str]
-
-
 class EngineFigure(NamedTuple):
-    series: tuple[EngineSeries, ...]
+    series: tuple[tuple[str, Mapping[str, str]], ...]  # by name and labels
     absent: str = ""  # why a page may lack all of them
     zero: str = ""  # why it may be 0
     label: str = ""  # the label that distinguishes its parts, if it has any
@@ -41,10 +36,10 @@ def _of(*series: str, absent: str = "", zero: str = "", label: str = "") -> Engi
     return EngineFigure(tuple(_series(each) for each in series), absent, zero, label)
 
 
-def _series(selector: str) -> EngineSeries:
+def _series(selector: str) -> tuple[str, Mapping[str, str]]:
     name, _, condition = selector.partition("{")
     label, _, value = condition.removesuffix("}").partition("=")
-    return EngineSeries(name, {label: value.strip('"')} if condition else {})
+    return name, ({label: value.strip('"')} if condition else {})
 
 
 LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode")

@@ -20,7 +20,7 @@ import msgspec
 from loadgen.errors import ServerError
 from loadgen.format import harmless
 from loadgen.schema.engine import EngineKind
-from loadgen.server.engines.names import ENGINES, LATENCIES, SHOWN, EngineFigure, EngineNames, EngineSeries
+from loadgen.server.engines.names import ENGINES, LATENCIES, SHOWN, EngineFigure, EngineNames
 
 _Part = TypeVar("_Part")
 _MAX_LINES = 50_000  # 64 engines have 13,000; these take a second
@@ -28,7 +28,7 @@ _MAX_PARTS = 1024  # a label with more values than this does not stand for engin
 _MAX_LABEL = 64
 _BEYOND = 1e30  # no engine counts this far
 _NOTHING = 1e-15  # nor this little: a mean over it would overflow
-_STARTED = EngineFigure((EngineSeries("process_start_time_seconds", {}),))
+_STARTED = EngineFigure((("process_start_time_seconds", {}),))
 _MEANS = ("spec_acceptance", "spec_length", "flops_per_gpu", "read_bytes_per_gpu", "write_bytes_per_gpu")
 
 
@@ -127,7 +127,7 @@ _Page = dict[str, list[tuple[_Labels, float]]]  # labels and value, by name
 @cache
 def _families(kind: EngineKind) -> tuple[str, ...]:
     figures = (_STARTED, *ENGINES[kind].figures.values())
-    return tuple({series.name for figure in figures for series in figure.series})
+    return tuple({name for figure in figures for name, _ in figure.series})
 
 
 def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
@@ -208,19 +208,19 @@ def _unavailable(values: Mapping[str, Any], engine: EngineNames) -> dict[str, st
     return found
 
 
-def _values(page: _Page, series: EngineSeries, suffix: str = "") -> list[tuple[_Labels, float]]:
-    samples = page.get(series.name + suffix, ())
-    return [one for one in samples if all(one[0].get(label) == value for label, value in series.where.items())]
+def _values(page: _Page, name: str, where: _Labels) -> list[tuple[_Labels, float]]:
+    samples = page.get(name, ())
+    return [one for one in samples if all(one[0].get(label) == value for label, value in where.items())]
 
 
 def _number(page: _Page, name: str, figure: EngineFigure) -> float | None:
-    found = next((values for series in figure.series if (values := _values(page, series))), None)
+    found = next((values for series in figure.series if (values := _values(page, *series))), None)
     return None if found is None else together(name, [value for _, value in found])
 
 
 def _parts(page: _Page, figure: EngineFigure, renamed: Mapping[str, str]) -> dict[str, float] | None:
     found: dict[str, list[float]] = {}
-    for labels, value in chain.from_iterable(_values(page, series) for series in figure.series):
+    for labels, value in chain.from_iterable(_values(page, *series) for series in figure.series):
         part = labels[figure.label]
         _part(found, renamed.get(part, part), []).append(value)
     return {part: sum(values) for part, values in found.items()} or None
@@ -234,14 +234,14 @@ def _part(parts: dict[str, _Part], label: str, new: _Part) -> _Part:
 
 
 def _histogram(page: _Page, figure: EngineFigure) -> EngineHistogram | None:
-    for series in figure.series:
-        sums, counts = _values(page, series, "_sum"), _values(page, series, "_count")
+    for name, where in figure.series:
+        sums, counts, counted = (_values(page, f"{name}_{part}", where) for part in ("sum", "count", "bucket"))
         if sums and counts:
             buckets: dict[float, float] = defaultdict(float)
-            for labels, value in _values(page, series, "_bucket"):
+            for labels, value in counted:
                 bound = float(labels["le"])
                 if not (abs(bound) < _BEYOND or bound == math.inf):
-                    raise ValueError(f"the bound of a bucket of {series.name} is no number of seconds")
+                    raise ValueError(f"the bound of a bucket of {name} is no number of seconds")
                 buckets[bound] += value
             return EngineHistogram(
                 sum(value for _, value in sums), sum(value for _, value in counts), tuple(sorted(buckets.items()))

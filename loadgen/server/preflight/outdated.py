@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
-from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -20,19 +19,9 @@ from loadgen.server.vllm.installation import installed_version, python_of, recor
 _OLD_AFTER = timedelta(days=270)  # vLLM has a release every two weeks; by then its flags and metrics have moved
 
 
-class _Oldest(NamedTuple):
-    """The version below which a component is old."""
-
-    component: str  # as in `versions` of the telemetry's examination, or "vllm"
-    version: str
-    severity: Severity
-    why: str
-    fix: str
-
-
-_OLDEST = (
-    _Oldest("kernel", "5.3", "info", "without pidfds, the end of a server's processes is polled for", "a newer kernel"),
-    _Oldest(
+_OLDEST: tuple[tuple[str, str, Severity, str, str], ...] = (
+    ("kernel", "5.3", "info", "without pidfds, the end of a server's processes is polled for", "a newer kernel"),
+    (
         "rocm",
         "7.0",
         "warns",
@@ -40,21 +29,21 @@ _OLDEST = (
         "brings along, or else from the kernel's files, which know less",
         "install ROCm 7, or PYTHONPATH=/opt/rocm/share/amd_smi",
     ),
-    _Oldest(
+    (
         "nvidia driver",
         "525.60",
         "warns",
         "no CUDA 12 runs on it, which every vLLM with today's engine needs",
         "install driver 580 or later",
     ),
-    _Oldest(
+    (
         "nvidia driver",
         "580",
         "info",
         "a vLLM that was built for CUDA 13 does not start on it; one for CUDA 12 does",
         "install driver 580 or later, or a vLLM for CUDA 12",
     ),
-    _Oldest(
+    (
         "vllm",
         "0.10",
         "warns",
@@ -63,7 +52,8 @@ _OLDEST = (
         "install a newer vLLM",
     ),
 )
-"""Only the first row that applies to a component is shown."""
+"""A component as in `versions` of the telemetry's examination, or "vllm"; the version below which it is old; why that
+matters, and what to do. Only the first row that applies to a component is shown."""
 
 
 def outdated(versions: Mapping[str, str | None], *, vllm_command: str = "vllm") -> list[Finding]:
@@ -76,12 +66,12 @@ def outdated(versions: Mapping[str, str | None], *, vllm_command: str = "vllm") 
 
 def _components(versions: Mapping[str, str | None]) -> Iterator[Finding]:
     reported: set[str] = set()
-    for row in _OLDEST:
-        version = _release(versions.get(row.component))
-        if version is not None and version < Version(row.version) and row.component not in reported:
-            reported.add(row.component)
-            seen = f"{row.component} {versions[row.component]} is older than {row.version}"
-            yield Finding(f"old-{row.component.replace(' ', '-')}", row.severity, seen, row.why, row.fix)
+    for component, oldest, severity, why, fix in _OLDEST:
+        version = _release(versions.get(component))
+        if version is not None and version < Version(oldest) and component not in reported:
+            reported.add(component)
+            seen = f"{component} {versions[component]} is older than {oldest}"
+            yield Finding(f"old-{component.replace(' ', '-')}", severity, seen, why, fix)
 
 
 def _newer_vllm(vllm: str | None) -> Iterator[Finding]:

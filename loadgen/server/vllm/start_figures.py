@@ -1,7 +1,7 @@
 """The figures of a vLLM start, from its log (0.10 to 0.33) and `vllm:cache_config_info`.
 
-A figure is a row of `_FIGURES`: the field of `ServerStart`, its pattern, and which of several workers' values counts.
-Nothing depends on any one line, and a line of another version or language only adds nothing.
+A figure is a row of `_FIGURES`, which also says which of several workers' values counts. Nothing depends on any one
+line, and a line of another version or language only adds nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -20,13 +20,6 @@ _MATCHED_CHARS = 4000
 """The line with the whole configuration is long; beyond this, a hostile line would cost too much."""
 MAX_NAMES = 8  # of each kind of backend
 _MAX_NAME = 120
-
-
-class _Figure(NamedTuple):
-    field: str  # of `ServerStart`; also the name of the group, which several patterns of a row share
-    pattern: str
-    read: Callable[[str], Any]
-    kept: Callable[[Any, Any], Any]  # of an earlier value and a later one
 
 
 def _first(before: object, now: object) -> object:
@@ -46,34 +39,35 @@ def _name(text: str) -> tuple[str, ...]:
 
 
 _GIB = r"([\d.]+) ?Gi?B"
-_FIGURES = (
-    _Figure("version", r"\b(?:vLLM\b[\w ]*version|LLM engine \() ?v?(\d+\.\d[\w.+-]*)", harmless, _first),
-    _Figure("kv_cache_tokens", r"(?:GPU|CPU|GPU \+ host) KV cache size: ([\d,]+) tokens", _integer, _first),
-    _Figure("kv_cache_blocks", r"# (?!CPU)\w+ blocks: (\d+)", _integer, _first),
-    _Figure("kv_cache_gib", rf"(?:Available KV cache memory:|memory reserved for KV Cache is) {_GIB}", float, min),
-    _Figure("max_length_tokens", r"Maximum concurrency for ([\d,]+) tokens per request", _integer, _first),
-    _Figure("full_length_streams", r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x", float, _first),
-    _Figure("weights_gib", rf"(?:Model loading|Loading model weights) took {_GIB}", float, max),
-    _Figure("weights_s", r"Model loading took [\d.]+ GiB (?:memory )?and ([\d.]+) s", float, max),
-    _Figure("graphs_s", r"(?<!Encoder )Graph capturing finished in ([\d.]+) s", float, max),
-    _Figure("graphs_gib", rf"(?<!Encoder )Graph capturing finished in [\d.]+ secs?, took {_GIB}", float, max),
-    _Figure("compile_s", r"torch\.compile (?:takes|took) ([\d.]+) s", float, max),
-    _Figure("compile_cache_hit", r"Directly load (?:the compiled graph|AOT compilation)()", lambda text: True, _first),
-    _Figure("engine_s", r"init engine \([^)]*\) took ([\d.]+) s", float, _first),
-    _Figure("attention", r"Using ([\w-]+(?: Attention)?) (?:attention )?backend on V1 engine", _name, _added),
-    _Figure("attention", r"Using ([\w-]+) (?:attention )?backend out of potential backends", _name, _added),
-    _Figure("attention", r"Using (Triton) Attention backend\.", _name, _added),
-    _Figure("attention", r"Using (\S+) MLA prefill backend", _name, _added),
-    _Figure("attention", r"incompatible backend\(s\).*Overriding with (\S+)", _name, _added),
-    _Figure("attention", r"Using ([A-Z][A-Z0-9_]{3,}) backend(?:\.| \(selected)", _name, _added),
-    _Figure("moe", r"Using (['\w. -]{1,60}?) MoE backend", _name, _added),
-    _Figure("gemm", r"Using (\S+ for (?:MXFP4|NVFP4|MXFP8)) GEMM", _name, _added),
-    _Figure("emulated", r"\b(\w*Emulation\w*Experts)\b", _name, _added),
-    _Figure("emulated", r"(Using emulation mode[^.]{0,60})", _name, _added),
-    _Figure("slow", r"([^.\]]{0,100}Performance might be sub-optimal[^.]{0,40})", _name, _added),
-    _Figure("quantization", r"LLM engine .*\bquantization=(?!None)([\w-]+)", harmless, _first),
-    _Figure("kv_cache_dtype", r"LLM engine .*\bkv_cache_dtype=([\w-]+)", harmless, _first),
+_FIGURES: tuple[tuple[str, str, Callable[[str], Any], Callable[[Any, Any], Any]], ...] = (
+    ("version", r"\b(?:vLLM\b[\w ]*version|LLM engine \() ?v?(\d+\.\d[\w.+-]*)", harmless, _first),
+    ("kv_cache_tokens", r"(?:GPU|CPU|GPU \+ host) KV cache size: ([\d,]+) tokens", _integer, _first),
+    ("kv_cache_blocks", r"# (?!CPU)\w+ blocks: (\d+)", _integer, _first),
+    ("kv_cache_gib", rf"(?:Available KV cache memory:|memory reserved for KV Cache is) {_GIB}", float, min),
+    ("max_length_tokens", r"Maximum concurrency for ([\d,]+) tokens per request", _integer, _first),
+    ("full_length_streams", r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x", float, _first),
+    ("weights_gib", rf"(?:Model loading|Loading model weights) took {_GIB}", float, max),
+    ("weights_s", r"Model loading took [\d.]+ GiB (?:memory )?and ([\d.]+) s", float, max),
+    ("graphs_s", r"(?<!Encoder )Graph capturing finished in ([\d.]+) s", float, max),
+    ("graphs_gib", rf"(?<!Encoder )Graph capturing finished in [\d.]+ secs?, took {_GIB}", float, max),
+    ("compile_s", r"torch\.compile (?:takes|took) ([\d.]+) s", float, max),
+    ("compile_cache_hit", r"Directly load (?:the compiled graph|AOT compilation)()", lambda text: True, _first),
+    ("engine_s", r"init engine \([^)]*\) took ([\d.]+) s", float, _first),
+    ("attention", r"Using ([\w-]+(?: Attention)?) (?:attention )?backend on V1 engine", _name, _added),
+    ("attention", r"Using ([\w-]+) (?:attention )?backend out of potential backends", _name, _added),
+    ("attention", r"Using (Triton) Attention backend\.", _name, _added),
+    ("attention", r"Using (\S+) MLA prefill backend", _name, _added),
+    ("attention", r"incompatible backend\(s\).*Overriding with (\S+)", _name, _added),
+    ("attention", r"Using ([A-Z][A-Z0-9_]{3,}) backend(?:\.| \(selected)", _name, _added),
+    ("moe", r"Using (['\w. -]{1,60}?) MoE backend", _name, _added),
+    ("gemm", r"Using (\S+ for (?:MXFP4|NVFP4|MXFP8)) GEMM", _name, _added),
+    ("emulated", r"\b(\w*Emulation\w*Experts)\b", _name, _added),
+    ("emulated", r"(Using emulation mode[^.]{0,60})", _name, _added),
+    ("slow", r"([^.\]]{0,100}Performance might be sub-optimal[^.]{0,40})", _name, _added),
+    ("quantization", r"LLM engine .*\bquantization=(?!None)([\w-]+)", harmless, _first),
+    ("kv_cache_dtype", r"LLM engine .*\bkv_cache_dtype=([\w-]+)", harmless, _first),
 )
+"""The field of `ServerStart`, its pattern, how it is read, and what is kept of an earlier value and a later one."""
 _WORTH = re.compile(
     r"Using|Overriding|took|takes|KV |blocks:|Maximum concurrency|Graph capturing|Directly load|Emulation"
     r"|emulation|sub-optimal|LLM engine|version"
@@ -84,14 +78,14 @@ _WORTH = re.compile(
 def read_line(start: ServerStart, line: str) -> ServerStart:
     """The figures of a start after one more line of its log."""
     text = line[:_MATCHED_CHARS]
-    for row in _FIGURES if _WORTH.search(text) is not None else ():
-        match = re.search(row.pattern, text)
+    for field, pattern, read, kept in _FIGURES if _WORTH.search(text) is not None else ():
+        match = re.search(pattern, text)
         if match is None:
             continue
         with contextlib.suppress(ValueError, OverflowError):  # such as 1.2.3
-            now, before = row.read(match[1]), getattr(start, row.field)
-            kept = now if before in (None, ()) else row.kept(before, now)
-            start = msgspec.structs.replace(start, **{row.field: kept})
+            now, before = read(match[1]), getattr(start, field)
+            value = now if before in (None, ()) else kept(before, now)
+            start = msgspec.structs.replace(start, **{field: value})
     return start
 
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -66,21 +65,18 @@ def open_amd_sysfs(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> Ba
     device_ids = [known(folder / "device") or "" for folder in folders]
     for card, static in zip(cards, pair_dies([card.static for card in cards], device_ids), strict=True):
         card.static = static
-    return Backend(
-        opened=Opened("amd-sysfs", _meta(sysfs, cards), tuple(card.static for card in cards)),
-        sample=lambda slow, processes: tuple(_sample(card, sysfs, proc, slow, processes) for card in cards),
-        close=lambda: None,
-    )
-
-
-def _meta(sysfs: Path, cards: Sequence[_Card]) -> dict[str, Any]:
     versions = set[str]()
     for table in (card.table() for card in cards):
         if isinstance(table, Missing):
             versions.add(table.reason.removeprefix("gpu_metrics").lstrip(": "))
         else:
             versions.add(f"{table.format_revision}.{table.content_revision}")
-    return {"driver": known(sysfs / "module/amdgpu/version"), "gpu_metrics": ", ".join(sorted(versions))}
+    meta = {"driver": known(sysfs / "module/amdgpu/version"), "gpu_metrics": ", ".join(sorted(versions))}
+    return Backend(
+        opened=Opened("amd-sysfs", meta, tuple(card.static for card in cards)),
+        sample=lambda slow, processes: tuple(_sample(card, sysfs, proc, slow, processes) for card in cards),
+        close=lambda: None,
+    )
 
 
 def _card(sysfs: Path, index: int, folder: Path) -> _Card:
