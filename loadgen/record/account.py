@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loadgen.schema.engine import EngineStage
-from loadgen.schema.output import CanaryTraffic
+from loadgen.schema.engine import EngineStage, OwnRequests
 
 if TYPE_CHECKING:
     from loadgen.record.stage import StageRecord
@@ -33,7 +32,7 @@ class ClientAccount:
     requests: int
     input_tokens: int
     output_tokens: int
-    canaries: CanaryTraffic
+    canaries: OwnRequests
     is_span: bool
 
     @property
@@ -58,7 +57,7 @@ def account_of(
     stages: Sequence[StageRecord],
     engine: EngineStage,
     totals: Mapping[str, int],
-    canaries: CanaryTraffic,
+    canaries: OwnRequests,
     *,
     is_span: bool,
 ) -> ClientAccount:

@@ -38,7 +38,7 @@ from loadgen.record.tiers import tier_results
 from loadgen.record.timeline import RunTimeline
 from loadgen.schema.comparison import Comparison, Condition, PublishedRatio, ReferenceResult
 from loadgen.schema.deltas import SessionsNow
-from loadgen.schema.engine import EngineView, OthersTraffic
+from loadgen.schema.engine import EngineView, OthersTraffic, OwnRequests
 from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.hosts import ClockMoved, HostFacts, HostsJoined, Placement
 from loadgen.schema.journal import (
@@ -63,7 +63,6 @@ from loadgen.schema.journal import (
     Ticked,
     WorkersPlaced,
 )
-from loadgen.schema.output import CanaryTraffic
 from loadgen.schema.result import Limits, Result, RunEvent, StageHardware, StageResult
 from loadgen.schema.shared import RunState, SearchResult
 from loadgen.schema.start import ServerResult
@@ -199,7 +198,7 @@ class Record:
 
     def _begin_span(self) -> None:
         """Count from now on what the engines are compared with at their next idle reading."""
-        self._span_canaries = CanaryTraffic()
+        self._span_canaries = OwnRequests()
         self._span_client = dict(self.client.counters)
 
     def _end_span(self, line: EnginesQuiet) -> None:

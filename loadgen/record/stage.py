@@ -17,17 +17,17 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.record.account import FIRST_TOKENS, ClientAccount
 from loadgen.record.hardware import HardwareSamples
 from loadgen.schema.deltas import OPTIONAL_LATENCIES, ClientDelta, StageDelta, Summary
-from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic
+from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic, OwnRequests
 from loadgen.schema.hosts import ClockMoved, HostTick
 from loadgen.schema.journal import StageEnded, StageSettled, StageStarted
-from loadgen.schema.output import Answers, CanaryTraffic
+from loadgen.schema.output import Answers
 from loadgen.schema.result import Bursts, Hits, OpenLoop, StageHardware
 
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
 _LOOPS_KEPT = 3
 MAX_FAILED = 0.01  # of the streams, while all of a closed loop must be held
-_NO_TICK, _NO_CANARIES = HostTick(), CanaryTraffic()
+_NO_TICK, _NO_CANARIES = HostTick(), OwnRequests()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -59,7 +59,7 @@ class StageRecord:
     alone: bool = True  # no stream of an earlier stage was open when it began
     hardware_samples: HardwareSamples = field(default_factory=lambda: HardwareSamples({}))
     hardware_figures: StageHardware | None = None  # in place of the samples, once it is long over
-    canaries: CanaryTraffic = _NO_CANARIES  # under its load, and in none of its numbers but the engine's
+    canaries: OwnRequests = _NO_CANARIES  # under its load, and in none of its numbers but the engine's
     others: OthersTraffic | None = None  # once the engine's figures are known
     kv_usage_max: float | None = None
     _open_areas: list[tuple[int, int]] = field(default_factory=list)

@@ -125,6 +125,7 @@ class OwnRequests(msgspec.Struct, frozen=True, omit_defaults=True):
     requests: Whole = 0  # ended since the last look, like the following counts
     input_tokens: Whole = 0
     output_tokens: Whole = 0
+    ttft_ms: float = 0.0  # of canaries, summed, as measured by this process
 
     def __add__(self, other: OwnRequests) -> OwnRequests:
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)

@@ -22,7 +22,7 @@ from loadgen.schema.deltas import ClientDelta, Count, SessionsNow, StageDelta
 from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
 from loadgen.schema.finding import Finding
 from loadgen.schema.hosts import ClockMoved, HostsJoined, HostTick, Placement
-from loadgen.schema.output import CanaryKind, CanaryMoment, CanaryTraffic, ScoreMethod
+from loadgen.schema.output import CanaryKind, CanaryMoment, ScoreMethod
 from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.schema.shared import DataFile, Diagnosis, Milestone, RunState, SearchResult
 from loadgen.schema.start import Provenance, ServerStart, StartDifference
@@ -252,10 +252,11 @@ class CanaryMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     problem: str = ""  # why it is unusable
 
     @property
-    def traffic(self) -> CanaryTraffic:
+    def traffic(self) -> OwnRequests:
+        """The engine's work for it, which is in its own figures but not in the load's."""
         if self.ttft_ms is None:
-            return CanaryTraffic()
-        return CanaryTraffic(1, self.input_tokens, self.output_tokens, self.ttft_ms)
+            return OwnRequests()
+        return OwnRequests(0, 1, self.input_tokens, self.output_tokens, self.ttft_ms)
 
 
 class ReferenceDisturbed(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -32,19 +32,6 @@ class CanaryCount(msgspec.Struct, frozen=True, omit_defaults=True):
     share: float | None = None  # of all requests, the load's too
 
 
-class CanaryTraffic(msgspec.Struct, frozen=True):
-    """The engine's work for canaries, which is in its own figures but not in the load's."""
-
-    requests: Whole = 0  # answered
-    input_tokens: Whole = 0
-    output_tokens: Whole = 0
-    ttft_ms: float = 0.0  # summed, as measured by this process
-
-    def __add__(self, other: CanaryTraffic) -> CanaryTraffic:
-        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return CanaryTraffic(*(one + two for one, two in pairs))
-
-
 class CanaryStage(CanaryCount, frozen=True):
     """The output under load, compared with the idle engine's."""
 

@@ -31,6 +31,7 @@ from loadgen.workload.files import (
     new_index,
     opens_array,
     path_of,
+    record_errors,
     refuse_compressed,
 )
 from loadgen.workload.records import DatasetRecord, TextFormat, parse_record
@@ -109,10 +110,8 @@ def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat
     has_osl, has_messages = True, False
     left_out: Counter[str] = Counter()
     for raw in array_records(KEY, path, file) if array else line_records(KEY, path, file):
-        try:
+        with record_errors(KEY, path, raw.line):
             entry = parse_record(raw.content, form)
-        except ValueError as error:
-            raise malformed(KEY, path, raw.line, str(error)) from None
         if isinstance(entry, str):
             left_out[entry] += 1
             continue
@@ -144,10 +143,8 @@ def _indexed_trace(path: Path, file: BinaryIO, index: BinaryIO, options: TraceOp
     records = isl = osl = longest = 0
     first_s = last_s = 0.0
     for raw in line_records(KEY, path, file):
-        try:
+        with record_errors(KEY, path, raw.line):
             row = trace.read(raw.content, raw.line)
-        except ValueError as error:
-            raise malformed(KEY, path, raw.line, str(error)) from None
         if trace.over:
             break
         if row is None:

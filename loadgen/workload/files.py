@@ -69,6 +69,15 @@ def malformed(key: str, path: Path, line: int, message: str) -> ProfileError:
     return ProfileError(f"{key}: {path}: line {line}: {harmless(message)[:_KEPT_MESSAGE]}")
 
 
+@contextlib.contextmanager
+def record_errors(key: str, path: Path, line: int) -> Iterator[None]:
+    """Turn the `ValueError` of a record into a `ProfileError` that names its line."""
+    try:
+        yield
+    except ValueError as error:
+        raise malformed(key, path, line, str(error)) from None
+
+
 def new_index() -> BinaryIO:
     folder = index_folder()
     return (folder / str(len(list(folder.iterdir())))).open("wb")

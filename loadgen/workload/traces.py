@@ -278,16 +278,24 @@ def _json_row(block_size: int, line: bytes) -> TraceRow:
     at_s = row.timestamp_s if row.timestamp is None else row.timestamp / 1000
     if at_s is None or not 0 <= at_s <= MAX_SECONDS:
         raise ValueError(f"expected {_JSON}; timestamp is {'missing' if at_s is None else 'not a time'}")
-    for name, tokens in (("input_length", row.input_length), ("output_length", row.output_length)):
-        if not 0 <= tokens <= _MAX_TOKENS:
-            raise ValueError(f"{name}: expected a number of tokens, not {tokens}")
     ids = row.hash_ids or ()
-    blocks = row.input_length / block_size
-    if ids and not math.floor(blocks) <= len(ids) <= math.ceil(blocks):
+    require_lengths(row.input_length, row.output_length, _MAX_TOKENS)
+    require_blocks(ids, row.input_length, block_size, "load.trace.block_size")
+    return TraceRow(at_s, row.input_length, row.output_length, ids)
+
+
+def require_lengths(input_length: int, output_length: int, most: int) -> None:
+    for name, tokens in (("input_length", input_length), ("output_length", output_length)):
+        if not 0 <= tokens <= most:
+            raise ValueError(f"{name}: expected a number of tokens, not {tokens}")
+
+
+def require_blocks(ids: Sequence[int], tokens: int, block_size: int, key: str) -> None:
+    """Raise ValueError unless these can be the blocks of a prompt; `key` of the profile says how large they are."""
+    if ids and not tokens // block_size <= len(ids) <= -(-tokens // block_size):
         raise ValueError(
-            f"hash_ids: {counted(len(ids), 'block')} of {block_size} tokens cannot be a prompt of {row.input_length}; "
-            "if the blocks of this trace have another size, give it as load.trace.block_size"
+            f"hash_ids: {counted(len(ids), 'block')} of {block_size} tokens cannot be a prompt of {tokens}; "
+            f"if the blocks of this trace have another size, give it as {key}"
         )
     if ids and max(ids) >= MAX_IDS:
         raise ValueError("hash_ids: expected numbers below 2^64")
-    return TraceRow(at_s, row.input_length, row.output_length, ids)

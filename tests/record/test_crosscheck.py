@@ -11,9 +11,8 @@ from loadgen.record.crosscheck import truth_check, truth_verdicts, unintended_hi
 from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
 from loadgen.schema.deltas import ClientDelta, EncodedHistogram, SessionCounts, StageDelta
-from loadgen.schema.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
+from loadgen.schema.engine import EngineLatencyMs, EngineStage, OthersTraffic, OwnRequests, SpecDecode
 from loadgen.schema.journal import EngineMeasured, Line, StageStarted, Ticked
-from loadgen.schema.output import CanaryTraffic
 from loadgen.schema.result import StageResult
 from tests.journal import STARTED
 from tests.report.test_text import counted
@@ -155,7 +154,7 @@ def test_output_that_was_never_streamed_is_in_both() -> None:
     assert (check.agrees, check.why) == (True, "")
 
 
-CANARIES = CanaryTraffic(requests=4, input_tokens=40, output_tokens=20, ttft_ms=4 * 112.0)
+CANARIES = OwnRequests(requests=4, input_tokens=40, output_tokens=20, ttft_ms=4 * 112.0)
 WITH_CANARIES = {"ttft_count": 68, "prompt_tokens": 680, "generation_tokens": 340}
 
 
@@ -192,7 +191,7 @@ def together(engine: EngineStage, totals: dict[str, int] | None = None, **counte
     counted_by_client: dict[str, Any] = {"carried_over": 1} | counters
     stage = client(**counted_by_client)
     totals = {"requests": 64, "input_tokens": 640, "output_tokens": 320} | (totals or {})
-    stage.span = account_of([stage], engine, totals, CanaryTraffic(), is_span=True)
+    stage.span = account_of([stage], engine, totals, OwnRequests(), is_span=True)
     return stage
 
 

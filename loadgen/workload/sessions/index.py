@@ -6,7 +6,6 @@ session by session. Memory holds a few numbers a row, and one session.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 from array import array
@@ -32,6 +31,7 @@ from loadgen.workload.files import (
     new_index,
     opens_array,
     path_of,
+    record_errors,
     refuse_compressed,
 )
 from loadgen.workload.sessions.data import GENERATED, SAMPLE, SessionData, SessionFormat
@@ -228,30 +228,22 @@ def _trees(
     """The sessions of files in the order in which they first appear; None for one without answers."""
     if form == "weka":
         for path, raw in records:
-            with _errors_at(path, raw.line):
+            with record_errors(KEY, path, raw.line):
                 yield weka_session(raw.content, left_out)
         return
     with new_index() as file:
         rows = _Rows(file)
         for path, raw in records:
-            with _errors_at(path, raw.line):
+            with record_errors(KEY, path, raw.line):
                 rows.add_all(_rows_of(form, raw.content, block_size), path, raw.line)
         file.flush()
         for path, line, contents in rows.sessions():
-            with _errors_at(path, line):
+            with record_errors(KEY, path, line):
                 if form == "mooncake":
                     yield mooncake_session([_decode_row(each) for each in contents], block_size, left_out)
                 else:
                     yield otel_session([_decode_span(each) for each in contents], left_out)
         file.truncate(0)
-
-
-@contextlib.contextmanager
-def _errors_at(path: Path, line: int) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise malformed(KEY, path, line, str(error)) from None
 
 
 def _rows_of(form: SessionFormat, content: bytes, block_size: int) -> Iterator[tuple[str, MooncakeRow | OtelSpan]]:

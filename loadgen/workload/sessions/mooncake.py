@@ -14,7 +14,7 @@ import msgspec
 
 from loadgen.distributions import MAX_TOKENS
 from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, session_tree
-from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_IDS, MAX_SECONDS
+from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_SECONDS, require_blocks, require_lengths
 
 _SHAPE = '{"session_id": "...", "timestamp": milliseconds, "input_length": tokens, "output_length": tokens}'
 
@@ -39,19 +39,11 @@ def mooncake_row(content: bytes, block_size: int) -> MooncakeRow:
         row = _decode(content)
     except msgspec.DecodeError as error:
         raise ValueError(f"expected {_SHAPE}; {error}") from None
-    for name, tokens in (("input_length", row.input_length), ("output_length", row.output_length)):
-        if not 0 <= tokens <= MAX_TOKENS:
-            raise ValueError(f"{name}: expected a number of tokens, not {tokens}")
+    require_lengths(row.input_length, row.output_length, MAX_TOKENS)
     for name, time_ms in (("timestamp", row.timestamp), ("delay", row.delay)):
         if time_ms is not None and not 0 <= time_ms / 1000 <= MAX_SECONDS:
             raise ValueError(f"{name}: expected milliseconds from 0, not {time_ms:g}")
-    if row.hash_ids and max(row.hash_ids) >= MAX_IDS:
-        raise ValueError("hash_ids: expected numbers below 2^64")
-    if row.hash_ids and not row.input_length // block_size <= len(row.hash_ids) <= -(-row.input_length // block_size):
-        raise ValueError(
-            f"hash_ids: {len(row.hash_ids)} blocks of {block_size} tokens cannot be a prompt of {row.input_length}; "
-            "if the blocks of this trace have another size, give it as load.sessions.block_size"
-        )
+    require_blocks(row.hash_ids or (), row.input_length, block_size, "load.sessions.block_size")
     row.session_id = str(row.session_id)
     return row
 
