@@ -29,10 +29,10 @@ from loadgen.workload.files import (
     line_records,
     malformed,
     new_index,
+    opened,
     opens_array,
     path_of,
     record_errors,
-    refuse_compressed,
 )
 from loadgen.workload.records import DatasetRecord, TextFormat, parse_record
 from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, hash_ids_of, is_trace
@@ -90,10 +90,7 @@ def index_dataset(name: str, form: Format | None = None, options: TraceOptions =
 
 @lru_cache(maxsize=16)
 def _indexed(path: Path, form: Format | None, options: TraceOptions, _size: int, _changed_ns: int) -> Dataset:
-    with path.open("rb") as file, new_index() as index:
-        start = file.read(65536)
-        file.seek(0)
-        refuse_compressed(KEY, path, start)
+    with opened(KEY, path) as (file, start), new_index() as index:
         known = form or guess_format(start, path.name)
         if known == "trace":
             data = _indexed_trace(path, file, index, options)

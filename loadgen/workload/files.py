@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -21,6 +22,7 @@ from loadgen.errors import ProfileError
 from loadgen.format import harmless
 from loadgen.places import expanded
 
+START_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 18
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 _OPENING = re.compile(r"\ufeff?\s*\[")
@@ -55,9 +57,15 @@ def file_errors(key: str, path: Path) -> Iterator[None]:
         raise ProfileError(f"{key}: {path}: cannot be read: {error.strerror}") from None
 
 
-def refuse_compressed(key: str, path: Path, start: bytes) -> None:
-    if start.startswith(_GZIP):
-        raise ProfileError(f"{key}: {path}: is compressed; unpack it with gunzip")
+@contextlib.contextmanager
+def opened(key: str, path: Path) -> Iterator[tuple[BufferedReader, bytes]]:
+    """A file of records, and as much of its start as tells its form; raises `ProfileError` if it is compressed."""
+    with path.open("rb") as file:
+        start = file.read(START_BYTES)
+        file.seek(0)
+        if start.startswith(_GZIP):
+            raise ProfileError(f"{key}: {path}: is compressed; unpack it with gunzip")
+        yield file, start
 
 
 def opens_array(start: bytes) -> bool:

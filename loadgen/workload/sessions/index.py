@@ -23,16 +23,17 @@ from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import counted
 from loadgen.workload.files import (
     MAX_RECORD_BYTES,
+    START_BYTES,
     RawRecord,
     array_records,
     file_errors,
     line_records,
     malformed,
     new_index,
+    opened,
     opens_array,
     path_of,
     record_errors,
-    refuse_compressed,
 )
 from loadgen.workload.sessions.data import GENERATED, SAMPLE, SessionData, SessionFormat
 from loadgen.workload.sessions.generated import generated_tree
@@ -181,12 +182,9 @@ class _Totals:
 def _records(files: Iterable[Path]) -> Iterator[tuple[Path, RawRecord]]:
     """The records of files: lines, elements of an array, or one object that fills a file."""
     for path in files:
-        with path.open("rb") as file:
-            start = file.read(65536)
-            file.seek(0)
-            refuse_compressed(KEY, path, start)
+        with opened(KEY, path) as (file, start):
             first_line = start.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0].rstrip()
-            whole = len(start) < 65536 or first_line == b"{"
+            whole = len(start) < START_BYTES or first_line == b"{"
             if opens_array(start):
                 records: Iterable[RawRecord] = array_records(KEY, path, file)
             elif whole and not first_line.endswith(b"}") and path.stat().st_size < MAX_RECORD_BYTES:
