@@ -103,7 +103,8 @@ def read_source(source: str, choice: RecipeChoice, max_bytes: int = MAX_BYTES) -
     elif source == _STDIN:
         data, origin = sys.stdin.buffer.read(max_bytes + 1), Origin("standard input")
     else:
-        data, origin = _file_bytes(Path(source), max_bytes), Origin(source, _commit_of(Path(source)))
+        data = _file_bytes(Path(source), max_bytes)
+        origin = Origin(source, _commit_of(Path(source), data))
     return data, origin._replace(sha256=hashlib.sha256(data).hexdigest())
 
 
@@ -115,20 +116,20 @@ def _file_bytes(path: Path, max_bytes: int) -> bytes:
         raise ProfileError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _commit_of(path: Path) -> str:
-    """The commit that is checked out where the file is; empty if that is unknown."""
+def _commit_of(path: Path, data: bytes) -> str:
+    """The commit that is checked out where the file is; empty if that is unknown, or the file is another there."""
     git = shutil.which("git")
     if git is None:
         return ""
-    command = [git, "-C", str(path.absolute().parent), "ls-files", "--error-unmatch", "--", path.name]
+    command = [git, "-C", str(path.absolute().parent), "rev-parse", "HEAD", f"HEAD:./{path.name}"]
     try:
-        subprocess.run(command, capture_output=True, check=True, timeout=_GIT_TIMEOUT_S)
-        command[3:] = ["rev-parse", "HEAD"]
-        return subprocess.run(
-            command, capture_output=True, check=True, timeout=_GIT_TIMEOUT_S, text=True
-        ).stdout.strip()
+        found = subprocess.run(command, capture_output=True, check=True, timeout=_GIT_TIMEOUT_S, text=True)
+        commit, blob = found.stdout.split()
     except (OSError, ValueError, subprocess.SubprocessError):
         return ""
+    digest = hashlib.new("sha1" if len(blob) == 40 else "sha256", b"blob %d\0" % len(data), usedforsecurity=False)
+    digest.update(data)
+    return commit if digest.hexdigest() == blob else ""
 
 
 def file_url(url: str, choice: RecipeChoice) -> str:

@@ -75,6 +75,10 @@ def test_a_file_of_a_checkout_has_its_commit(script: Path, capsys: pytest.Captur
 
     assert f"at commit {git('rev-parse', 'HEAD')}" in " ".join(capsys.readouterr().out.replace("\n# ", " ").split())
 
+    script.write_text(f"{script.read_text()}# changed since\n")
+    import_profile([str(script)])
+    assert "at commit" not in capsys.readouterr().out
+
 
 @pytest.mark.parametrize(
     ("words", "word"),
