@@ -2,7 +2,8 @@
 
 A trend has the runs of one profile, model, box and load, oldest first. A run's interval is that of its own measurement.
 How much runs of one version differ is known only from several of them: a version's mean has an interval from two runs
-on, and without one on both sides a difference between versions is not judged. Runs in doubt are shown but not counted.
+on, and without one on both sides a difference between versions is not judged. Runs in doubt are shown but not counted,
+and so are copies: runs that began in the same millisecond.
 """
 
 from __future__ import annotations
@@ -233,7 +234,9 @@ def trends(runs: Sequence[Run], figure: str, since: str | None = None, load: str
         for stage in _STAGES.decode(entry.details):
             if figure in stage.figures and load in (None, stage.load, stage.load.split(",")[0].removeprefix("conc ")):
                 group = (summary.profile, summary.model, summary.box, stage.load)
-                found.setdefault(group, []).append(_point(name, summary, stage, stage.figures[figure]))
+                points, point = found.setdefault(group, []), _point(name, summary, stage, stage.figures[figure])
+                is_copy = points and summary.started_at and points[-1].started_at == summary.started_at
+                points.append(msgspec.structs.replace(point, doubt="a copy of another run") if is_copy else point)
     label = _side_of(since) if since is not None else lambda point: point.version or _UNKNOWN
     return [
         Trend(figure, FIGURES[figure].unit, CONFIDENCE, *group, tuple(points), tuple(_means(points, figure, label)))

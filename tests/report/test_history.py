@@ -28,7 +28,8 @@ def run(number: int, version: str, *values: float, doubt: str | None = None, **c
         "version": version,
         "state": "complete",
     }
-    summary = ListedRun(kind="load", reason="", started_at=f"2026-01-{number:02}T00:00:00Z", **fields | changes)
+    fields["started_at"] = f"2026-01-{number:02}T00:00:00Z"
+    summary = ListedRun(kind="load", reason="", **fields | changes)
     stages = [
         StageFigures(f"conc {2**place}, ISL 512, OSL 128", doubt, {"ttft_p99": Estimate(value, value - 1, value + 1)})
         for place, value in enumerate(values)
@@ -82,6 +83,15 @@ def test_runs_in_doubt_are_shown_and_not_counted() -> None:
     assert trend.versions[1].note == "no run of it counts"
     text = trend_text([trend])
     assert "(900.00)" in text and "3 runs in brackets not counted: client-limited: slow; the run: stopped" in text
+
+
+def test_a_copy_of_a_run_is_not_counted() -> None:
+    (trend,) = trends([run(1, "0.31.0", 100.0), run(1, "0.31.0", 100.0), run(2, "0.32.0", 120.0)], "ttft_p99")
+    assert [version.runs for version in trend.versions] == [1, 1]
+    assert trend.why_not_counted == "a copy of another run"
+    undated = [run(n, "0.31.0", 100.0, started_at="") for n in (1, 2)]
+    (trend,) = trends(undated, "ttft_p99")
+    assert trend.versions[0].runs == 2
 
 
 def test_other_settings_are_named_in_place_of_a_judgement() -> None:
