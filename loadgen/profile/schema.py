@@ -206,6 +206,9 @@ class Slo(ProfileTable):
         return {name: value for name, value in handler(self).items() if name != "failed" or value}
 
 
+_TIER_NEEDS = 'a tier needs a limit, such as tokens_per_s = 30 or ttft_p95 = "10s"'
+
+
 class TierLimits(Slo):
     """One of several levels of service; a run reports the highest load that meets each, by the stages that it has.
 
@@ -223,15 +226,22 @@ class TierLimits(Slo):
         speed = {} if self.tokens_per_s is None else {"tpot_p75": 1000 / self.tokens_per_s}
         return {**super().limits_ms, **speed}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _names_limits(cls, given: Any) -> Any:  # noqa: ANN401 - whatever the document has
+        """Checked before the values are read, because what is no limit need not be a time."""
+        for name in given if isinstance(given, dict) else ():
+            if name not in cls.model_fields and slo_problem(name):
+                raise ValueError(f"{name} is no limit; {_TIER_NEEDS}")
+        return given
+
     @model_validator(mode="after")
     def _limits_stages(self) -> Self:
-        for problem in filter(None, map(slo_problem, self.limits_ms)):
-            raise ValueError(problem)
         alone = next(iter(per_stream_limits_ms(self.limits_ms)), None)
         if alone is not None:
             raise ValueError(f"tiers: {alone} limits each stream; give a statistic, such as {alone}_p95")
         if not self.limits_ms:
-            raise ValueError('tiers: a tier needs a limit, such as tokens_per_s = 30 or ttft_p95 = "10s"')
+            raise ValueError(_TIER_NEEDS)
         return self
 
 

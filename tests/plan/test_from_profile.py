@@ -167,6 +167,8 @@ def test_a_search_shows_its_first_and_furthest_stage() -> None:
         ({"plan": {"every": "10s"}}, "plan.every is for load.concurrency = 0 alone"),
         ({"server": {"engine": "none"}}, 'engine "none" is no server to load'),
         ({"slo": {"ttfb": "2s"}}, "slo.ttfb: expected a metric and a statistic"),
+        ({"tiers": [3]}, "tiers.0 = 3: "),
+        ({"tiers": [{"name": "fast"}]}, "tiers.0: name is no limit; a tier needs a limit, such as tokens_per_s = 30"),
         ({"slo": {"ttft_p100": "2s"}}, "slo.ttft_p100"),
     ],
 )

@@ -38,7 +38,7 @@ from loadgen.workload.files import (
 from loadgen.workload.sessions.data import GENERATED, SAMPLE, SessionData, SessionFormat
 from loadgen.workload.sessions.generated import generated_tree
 from loadgen.workload.sessions.mooncake import MooncakeRow, mooncake_row, mooncake_session
-from loadgen.workload.sessions.otel import OtelSpan, otel_session, otel_spans
+from loadgen.workload.sessions.otel import NO_PARENT, OtelSpan, otel_session, otel_spans
 from loadgen.workload.sessions.tree import SessionTree
 from loadgen.workload.sessions.weka import weka_session
 
@@ -171,8 +171,10 @@ class _Totals:
     def note(self, requests_left_out: Counter[str]) -> str:
         """Describe what is played of the files, and what is not."""
         agents = f" and {counted(self._subagents, 'sub-agent')}" if self._subagents else ""
+        orphans = requests_left_out.pop(NO_PARENT, 0)
+        taken = f"; {counted(orphans, 'request')} {NO_PARENT}, taken as the outermost agent's" if orphans else ""
         left_out = self._left_out("session", self.left_out) + self._left_out("request", requests_left_out)
-        return f"{counted(self.trees, 'session')} of {counted(self._requests, 'request')}{agents}{left_out}"
+        return f"{counted(self.trees, 'session')} of {counted(self._requests, 'request')}{agents}{taken}{left_out}"
 
     def _left_out(self, what: str, reasons: Counter[str]) -> str:
         words = [f"{counted(number, what)} {why}" for why, number in reasons.items() if number]

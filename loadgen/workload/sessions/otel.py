@@ -26,7 +26,7 @@ BLOCK_SIZE = 64
 _GENERATES = ("chat", "generate_content", "generate", "text_completion")
 _AGENT = "invoke_agent"
 _MAX_DEPTH = 1_000
-_NO_PARENT = "whose parent span is not in the file (taken as the outermost agent's)"
+NO_PARENT = "without parent span in the file"  # not left out: taken as the outermost agent's
 _SHAPE = 'OTLP JSON {"resourceSpans": [...]}, {"spans": [...]}, or one span a line'
 
 
@@ -60,7 +60,7 @@ def otel_session(spans: Sequence[OtelSpan], left_out: Counter[str]) -> SessionTr
     """The tree of one session's spans; raises ValueError."""
     by_id = {span.id: span for span in spans}
     requests = sorted((span for span in spans if span.operation in _GENERATES), key=lambda span: span.start_s)
-    left_out[_NO_PARENT] += sum(span.parent != "" and span.parent not in by_id for span in requests)
+    left_out[NO_PARENT] += sum(span.parent != "" and span.parent not in by_id for span in requests)
     chains: dict[str, int] = {"": 0}
     parents: list[int | None] = [None]
     ended_s: dict[int, float] = {}

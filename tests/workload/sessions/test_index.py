@@ -197,7 +197,8 @@ def test_spans_are_one_session_with_sub_agents_and_parallel_requests(tmp_path: P
         (2, (3,), 0),
         (0, (3, 4), 6),
     ]
-    assert data.note is not None and "1 request whose parent span is not in the file" in data.note
+    assert data.note is not None
+    assert data.note.endswith("; 1 request without parent span in the file, taken as the outermost agent's")
 
 
 def test_messages_say_what_a_prompt_repeats(tmp_path: Path) -> None:
