@@ -18,13 +18,12 @@ from collections.abc import Collection
 from typing import Any
 
 import msgspec
-import psutil
 import uvloop
 
 from loadgen.errors import VrampError, WorkerError
 from loadgen.format import ranges
 from loadgen.schema.deltas import ClientDelta, StageDelta
-from loadgen.system import raise_open_files, signal_when_parent_dies
+from loadgen.system import raise_open_files, resident_bytes, signal_when_parent_dies
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, prompts_of
@@ -103,7 +102,6 @@ def _obey(driver: Driver, command: messages.Command) -> None:
 
 
 async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.WriteTransport) -> None:
-    process = psutil.Process()
     clock = ClockWatch()
     priority = RealtimePriority(settings.realtime_share)
     waited_now_ns = waited_ns()
@@ -126,7 +124,7 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
         client = msgspec.structs.replace(
             client, waited_ns=waited_now_ns - waited_before_ns, stood_still_ns=stood_still_ns
         )
-        tick = _collect(driver, settings.worker, number, client, process.memory_info().rss)
+        tick = _collect(driver, settings.worker, number, client, resident_bytes())
         driver.send_due()
         output.write(messages.encode(tick) + b"\n")
 

@@ -135,8 +135,10 @@ class TimedAnswer(NamedTuple):
 def load_client() -> None:
     """Import what a client needs; call it in a thread, or the screen freezes meanwhile.
 
-    httpx itself defers half of these imports until the first request.
+    httpx itself defers half of these imports until the first request. Its command, which nobody calls here, would take
+    longer to import than all the rest; without one it does as where click and rich are not installed.
     """
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     import httpcore
     import httpx
     from anyio import connect_tcp, create_memory_object_stream, lowlevel
