@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -24,8 +24,8 @@ class Seat:
     """The operator's seat: eyes and hands."""
 
     app: Cockpit
-    run: ScriptedRun
     pilot: Pilot[None]
+    run: ScriptedRun = field(default_factory=ScriptedRun)
 
     @property
     def screen(self) -> CockpitScreen:
@@ -55,6 +55,20 @@ class Seat:
     async def until_left(self) -> None:
         while not self.has_left():
             await self.settle()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(2000):
+            if condition():
+                return
+            await self.pilot.pause(0.01)
+        raise AssertionError(f"never came to be:\n{self.text}")
+
+    async def sees(self, words: str) -> None:
+        await self.until(lambda: words in self.text)
+        await self.pilot.pause()  # a pane gets its words before the layout gives it all its rows
+
+    async def on(self, screen: type) -> None:
+        await self.until(lambda: isinstance(self.app.screen, screen))
 
     @property
     def dialog(self) -> Screen[Any] | None:
@@ -93,4 +107,4 @@ async def seated(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tui.panels.frame.STALE_AFTER_S", 3600.0)
         async with app.run_test(size=size) as pilot:
-            yield Seat(app, run, pilot)
+            yield Seat(app, pilot, run)

@@ -30,7 +30,6 @@ from loadgen.report.examination import doctor_text, findings_json, findings_text
 from loadgen.report.tabular import json_text
 from loadgen.run.evidence import Scene, gpu_table, take_evidence
 from loadgen.schema.finding import Finding, Skipped, not_checked
-from loadgen.schema.probe import ProbeResult
 from loadgen.schema.samples import Examination
 from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import NEEDS_BOX, check_profile
@@ -111,7 +110,9 @@ def doctor(words: list[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="vramp-doctor-") as folder:
             found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace, described=described))
         if options.probe is not None:
-            found = replace(found, probes=_probed(options.probe, found))
+            # The tools' lines go to stderr; what they printed stays in a folder of this run.
+            probing = run_probes(chosen_probes(options.probe), found, folder=_kept_folder("probes"), line=print_status)
+            found = replace(found, probes=asyncio.run(probing))
     except KeyboardInterrupt:
         return INTERRUPTED
     found = masked(replace(found, outdated=tuple(outdated(found.versions))))
@@ -168,13 +169,6 @@ async def _gpu_table() -> str:
 
 def _container_programs() -> list[str]:
     return [path for name in ("docker", "podman") if (path := shutil.which(name)) is not None]
-
-
-def _probed(names: str, found: Examination) -> tuple[ProbeResult, ...]:
-    """Run the vendors' tools, with their lines on stderr; what they printed stays in a folder of this run."""
-    probes = chosen_probes(names)
-    folder = _kept_folder("probes")
-    return asyncio.run(run_probes(probes, found, folder=folder, line=print_status))
 
 
 def _kept_folder(name: str) -> Path:

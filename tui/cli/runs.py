@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.record.figures import FIGURES
-from loadgen.report.history import ListedRun, Run, Trend, parsed_version, runs_listed, trends
+from loadgen.report.history import ListedRun, Trend, parsed_version, runs_listed, trends
 from loadgen.report.history_document import NamedRun, runs_json, runs_text, trend_text
 from loadgen.store.runs import RUNS
 from tui.cli.options import parser_of, print_status, printable, write_output
@@ -39,11 +39,11 @@ def runs(words: list[str]) -> int:
     root = Path(options.folder)
     if not root.is_dir():
         raise ResultError(f"{root}: no such folder; runs are in ./runs, or name another folder")
-    found = _found(root, options)
+    filters = {name: part for name in ("profile", "box", "model", "vllm") if (part := getattr(options, name))}
+    listed = runs_listed(root, details=options.trend is not None, note=lambda text: print_status(f"vramp: {text}"))
+    found = [run for run in listed if _passes(run[1], filters)]
     if not found:
-        raise ResultError(
-            f"{root}: no run in or below it{' that the filters let through' if _filters(options) else ''}"
-        )
+        raise ResultError(f"{root}: no run in or below it{' that the filters let through' if filters else ''}")
     shown: list[Trend] = []
     if options.trend is not None:
         shown = trends(found, options.trend, options.since, options.load)
@@ -68,17 +68,6 @@ def runs_parser() -> argparse.ArgumentParser:
     form.add_argument("--html", action="store_true", help="one file with charts, for a browser")
     parser.add_argument("--out", metavar="PATH", type=Path, help="write it there")
     return parser
-
-
-def _filters(options: argparse.Namespace) -> dict[str, str]:
-    return {name: part for name in ("profile", "box", "model", "vllm") if (part := getattr(options, name))}
-
-
-def _found(root: Path, options: argparse.Namespace) -> list[Run]:
-    """The runs that pass the filters, newest first."""
-    found = runs_listed(root, details=options.trend is not None, note=lambda text: print_status(f"vramp: {text}"))
-    filters = _filters(options)
-    return [run for run in found if _passes(run[1], filters)]
 
 
 def _passes(summary: ListedRun, filters: dict[str, str]) -> bool:

@@ -36,7 +36,9 @@ def _with_verdict(frame: Frame, items: list[_Item], width: int) -> Row:
     least = width_of(_spaced([item for item in shown if not item[0]]))
     verdict = _verdict(frame)
     if width_of(_spaced(shown)) + width_of(verdict) + 4 > width:
-        verdict = _without_explanation(verdict)
+        # Without the explanation behind the second colon: `! client-limited: read lag p99 33 ms: the client read late`.
+        ((text, role),) = verdict
+        verdict = ((": ".join(text.split(": ")[:2]), role),)
     verdict = cropped(verdict, max(width // 2, width - least - 4))
     left = _fitted(items, width - width_of(verdict) - 4)
     return ((" ", "text"), *spread(left, verdict, width - 2))
@@ -101,12 +103,6 @@ def _verdict(frame: Frame) -> Row:
         return ((f"! no data for {frame.age_s:.0f} s", "bad"),)
     headline = fmt.plain(frame.snapshot.headline) or fmt.UNKNOWN
     return ((headline, "good"),) if frame.snapshot.healthy else ((f"! {headline}", "bad"),)
-
-
-def _without_explanation(verdict: Row) -> Row:
-    """Cut a verdict at its second colon: `! client-limited: read lag p99 33 ms: the client read late`."""
-    ((text, role),) = verdict
-    return ((": ".join(text.split(": ")[:2]), role),)
 
 
 def _fitted(items: list[_Item], width: int) -> Row:

@@ -3,12 +3,12 @@
 import argparse
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from textual.events import Key, Resize
 from textual.geometry import Size
-from textual.pilot import Pilot
 from textual.widgets import Input
 
 from loadgen.errors import ProfileError
@@ -19,7 +19,7 @@ from loadgen.run.run import Run
 from loadgen.schema.finding import Finding
 from loadgen.schema.result import RESULT
 from tests.engines import simulator
-from tests.tui.cockpit import rows_of
+from tests.tui.cockpit import Seat
 from tests.tui.past_runs import TOML, leave_run
 from tui.app import Cockpit
 from tui.catalog import StartChoice
@@ -56,35 +56,11 @@ def made(choice: StartChoice) -> Run:
     return make_run(choice.document, choice.where, options, hold_open=True)
 
 
-class Desk:
+@dataclass
+class Desk(Seat):
     """The app on its picker, and what was chosen there."""
 
-    def __init__(self, app: Cockpit, pilot: Pilot[None], chosen: list[StartChoice]) -> None:
-        self.app = app
-        self.pilot = pilot
-        self.chosen = chosen
-
-    @property
-    def text(self) -> str:
-        return "\n".join(rows_of(self.app))
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(2000):
-            if condition():
-                return
-            await self.pilot.pause(0.01)
-        raise AssertionError(f"never came to be:\n{self.text}")
-
-    async def sees(self, words: str) -> None:
-        await self.until(lambda: words in self.text)
-        await self.pilot.pause()  # a pane gets its words before the layout gives it all its rows
-
-    async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
-        await self.pilot.pause(0)
-
-    async def on(self, screen: type) -> None:
-        await self.until(lambda: isinstance(self.app.screen, screen))
+    chosen: list[StartChoice] = field(default_factory=list)
 
 
 @asynccontextmanager
@@ -99,7 +75,7 @@ async def desk(
 
     app = Cockpit(make_run=make or refuse)
     async with app.run_test(size=size, notifications=True) as pilot:
-        seat = Desk(app, pilot, chosen)
+        seat = Desk(app, pilot, chosen=chosen)
         await seat.sees(" mine ")
         yield seat
         app.exit()
@@ -141,7 +117,7 @@ async def test_profiles_and_details_of_the_one_under_the_cursor_are_shown(size: 
         await seat.sees(" tok/s  ")
         assert "yours" in seat.text and "shipped with vramp" in seat.text
         await seat.sees("2 stages: conc 1, 4")
-        head, row = (next(line for line in rows_of(seat.app) if word in line) for word in ("last run", " mine  "))
+        head, row = (next(line for line in seat.rows if word in line) for word in ("last run", " mine  "))
         assert row[head.index("last run") :].split()[1] == "tok/s"
         assert "as it is   or 1 other" in seat.text
         if size[1] > 30:
@@ -166,7 +142,7 @@ async def test_the_filter_narrows_as_one_types_and_goes_with_escape() -> None:
 
 async def test_a_click_moves_and_a_double_click_starts() -> None:
     async with desk() as seat:
-        row = next(y for y, line in enumerate(rows_of(seat.app)) if " b200-gpt-oss-120b " in line)
+        row = next(y for y, line in enumerate(seat.rows) if " b200-gpt-oss-120b " in line)
         await seat.pilot.click(offset=(4, row))
         await seat.sees("b200-gpt-oss-120b.toml")
         assert seat.chosen == []
@@ -328,4 +304,4 @@ async def test_the_palette_has_the_actions_of_the_screen_and_q_leaves(folder: Pa
         await seat.press("question_mark")
         await seat.sees("Choose the variant to start")
         await seat.press("escape", "q")
-        assert seat.app._exit
+        assert seat.has_left()
