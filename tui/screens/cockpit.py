@@ -20,18 +20,6 @@ from textual.containers import Container
 from loadgen import format as fmt
 from loadgen.plan.request import PlanRequest, parse_plan
 from loadgen.run import operations
-from loadgen.run.operations import (
-    Abort,
-    FollowPlan,
-    NextStage,
-    Note,
-    Pause,
-    Restart,
-    Resume,
-    ShowProcesses,
-    StartAnyway,
-    Stop,
-)
 from loadgen.schema.snapshot import Phase, ReplayView, ServerView, Snapshot
 from loadgen.searches import SEARCHES
 from tui import keys
@@ -155,7 +143,7 @@ class CockpitScreen(FullScreen[None]):
         # The list of GPU processes is requested only while it is shown: some drivers take long to produce it.
         if self._page == "gpus" and not self.over and self._replayed is None and monotonic() >= self._processes_at_s:
             self._processes_at_s = monotonic() + _PROCESSES_EVERY_S
-            self.control.apply(ShowProcesses())
+            self.control.apply(operations.ShowProcesses())
         self._draw()
 
     def finish(self) -> None:
@@ -276,7 +264,7 @@ class CockpitScreen(FullScreen[None]):
     def action_pause(self) -> None:
         if self._replayed is not None:
             _, now = self._replayed
-            self.control.apply(Resume() if now.paused else Pause())
+            self.control.apply(operations.Resume() if now.paused else operations.Pause())
         elif self._steerable():
             self._pending.toggle_pause()
             self._draw()
@@ -284,7 +272,7 @@ class CockpitScreen(FullScreen[None]):
     def action_next_stage(self) -> None:
         """Go to the next stage of the plan, or in a replay to the next snapshot."""
         if self._replayed is not None or self._steerable():
-            self.control.apply(NextStage())
+            self.control.apply(operations.NextStage())
 
     def action_apply(self, operation: str) -> None:
         if self._steerable():
@@ -313,13 +301,14 @@ class CockpitScreen(FullScreen[None]):
                 self._ask_restart()
 
     def _follow(self, plan: PlanRequest) -> None:
-        self.control.apply(FollowPlan(plan))
+        self.control.apply(operations.FollowPlan(plan))
 
     def _ask_restart(self) -> None:
         snapshot = self.snapshot
         now, variants = (snapshot.server.variant, snapshot.variants) if snapshot is not None else (None, ())
-        choices = [(None, "do not restart"), (Restart(None), f"restart it as it is{f', {now}' if now else ''}")]
-        choices += [(Restart(name), f"restart it as {name}") for name in variants if name != now]
+        same = f"restart it as it is, {now}" if now else "restart it as it is"
+        choices = [(None, "do not restart"), (operations.Restart(None), same)]
+        choices += [(operations.Restart(name), f"restart it as {name}") for name in variants if name != now]
         question = "Restart the server? Running streams are cut off, results are kept"
         ask(self, AskChoice(question, choices), self.control.apply)
 
@@ -331,7 +320,7 @@ class CockpitScreen(FullScreen[None]):
 
     def _put_note(self, text: str) -> None:
         if text and not self.over:
-            self.control.apply(Note(text))
+            self.control.apply(operations.Note(text))
 
     def action_window(self) -> None:
         self.notify(f"Charts show {self._timeline.next_window()}", timeout=2)
@@ -349,7 +338,7 @@ class CockpitScreen(FullScreen[None]):
 
     def action_start_anyway(self) -> None:
         if self.snapshot is not None and self.snapshot.phase == "blocked":
-            self.control.apply(StartAnyway())
+            self.control.apply(operations.StartAnyway())
         else:
             self.notify("Nothing blocks the start", timeout=2)
 
@@ -441,7 +430,7 @@ class CockpitScreen(FullScreen[None]):
 
     def _end(self, how: Leave) -> None:
         if not self.over:
-            self.control.apply(Stop() if how == "stop" else Abort())
+            self.control.apply(operations.Stop() if how == "stop" else operations.Abort())
             self._ending = how
 
     @property
