@@ -72,8 +72,10 @@ class LoadShape(msgspec.Struct, frozen=True):
     def words(self) -> str:
         if self.concurrency == 0:
             return self.moves
-        rate = [f"rate {self.rate:g}/s"] if self.rate is not None else []
-        load = f"conc {self.concurrency}" if self.concurrency is not None else " ".join([*rate, self.arrival or ""])
+        rate = f"rate {self.rate:g}/s" if self.rate is not None else None
+        load = (
+            f"conc {self.concurrency}" if self.concurrency is not None else " ".join(filter(None, (rate, self.arrival)))
+        )
         again = f", pass {self.pass_number}" if self.pass_number is not None else ""
         if self.in_sessions:
             return f"{self.moves or target(self.concurrency, None, in_sessions=True)}{again}"

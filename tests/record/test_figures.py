@@ -89,6 +89,7 @@ def test_of_several_stages_the_last_sound_one_counts() -> None:
 
 def test_loads_in_words() -> None:
     assert LoadShape(None, 2.5, "poisson", 512, 128).words == "rate 2.5/s poisson, ISL 512, OSL 128"
+    assert LoadShape(None, 2.5, None, 512, 128).words == "rate 2.5/s, ISL 512, OSL 128"
     assert LoadShape(None, None, "replay", 512, 128).words == "replay, ISL 512, OSL 128"
     assert LoadShape(8, None, None, 512, 128, pass_number=2).words == "conc 8, ISL 512, OSL 128, pass 2"
     assert LoadShape(8, None, None, 512, 128, in_sessions=True).words == "8 sessions"

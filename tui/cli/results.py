@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.format import counted
 from loadgen.places import PRIVATE, named_mode, write_whole
 from loadgen.record.figures import stages_by_load
 from loadgen.record.subject import hardware_of, known_time, model_of
@@ -32,7 +33,7 @@ from loadgen.report.suites import compare_suite
 from loadgen.report.tabular import json_text
 from loadgen.report.text import sections_text, text_report
 from loadgen.report.vllm_json import safe_file_name, vllm_documents, vllm_file_names, with_requests
-from loadgen.schema.result import Result
+from loadgen.schema.result import RESULT, Result
 from loadgen.store.acceptance import CERTIFICATE, read_certificate
 from loadgen.store.foreign.read import TOOLS
 from loadgen.store.recover import recover as recovered
@@ -60,7 +61,8 @@ _REPORT_EPILOG = f"""\
 {_RUN_IS}; a result.json too,
 {_OR_FOREIGN}
 
-Data goes to stdout, or to --out; the HTML file goes to report.html in the run's folder, and to stdout with --out -.
+Data goes to stdout, or to --out; the HTML file goes to report.html in the run's folder, and to stdout with --out -;
+that of another file goes next to it, as guidellm-report.html for guidellm.json.
 --vllm-json and --llm-d print an object (a list of them if there are several stages); with --out DIR they write one file
 a stage. --detailed adds what `--save-detailed` does, without gaps and texts, for a run with --records. What a row of
 InferenceX needs and a run does not know is null there.
@@ -78,7 +80,9 @@ def report(words: list[str]) -> int:
     if options.html:
         from loadgen.report.html.run_page import html_report
 
-        return _write_page(html_report(results[0]), "report.html", options.runs[0], options.out)
+        found = find_run(options.runs[0])
+        name = "report.html" if found.is_dir() or found.name == RESULT else f"{found.stem}-report.html"
+        return _write_page(html_report(results[0]), name, options.runs[0], options.out)
     if options.detailed and not options.vllm_json:
         raise ProfileError("vramp report: --detailed goes with --vllm-json")
     if options.vllm_json or options.llm_d:
@@ -243,7 +247,7 @@ def _list_baselines() -> None:
         try:
             result = read_result(path)
             began = known_time(result.started_at) or "no date"
-            words = f"{began}  {model_of(result)} on {hardware_of(result)}, {len(result.stages)} stages"
+            words = f"{began}  {model_of(result)} on {hardware_of(result)}, {counted(len(result.stages), 'stage')}"
         except ResultError as error:
             words = str(error)
         print_text(f"{name:<24}{words}")

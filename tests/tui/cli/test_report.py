@@ -70,6 +70,9 @@ def test_html_lies_next_to_the_result(capsys: pytest.CaptureFixture[str]) -> Non
     assert page.startswith("<!doctype html>")
     assert report(f"runs/{NAME}/result.json", "--html", "--out", "-") == 0
     assert capsys.readouterr().out == page
+    Path(f"runs/{NAME}/result.json").rename("mine.json")
+    assert report("mine.json", "--html") == 0
+    assert capsys.readouterr().err == "report: mine-report.html\n"
 
 
 def test_the_formats_of_others_go_to_stdout_or_files(capsys: pytest.CaptureFixture[str]) -> None:
