@@ -182,7 +182,8 @@ class Worker:
             return
         self.alive = False
         last = self.last
-        sessions = last.sessions.live if last is not None and last.sessions is not None else 0
+        # Sessions that live when the load is over end with it.
+        sessions = last.sessions.live if last is not None and last.sessions is not None and not self._closing else 0
         if last is not None and last.running is not None and (last.open_sent or sessions):
             lost = SessionCounts(lost=sessions) if sessions else None
             delta = StageDelta(unfinished=last.open_sent, lost=last.open_sent, sessions=lost)

@@ -69,6 +69,7 @@ async def test_sessions_outlive_a_change_of_the_load(engine: Simulator, workers:
         assert total_of(run, "begun") == 2 + 4 + ended
         assert total_of(run, "failed") == 0
         assert total_of(run, "primed") >= 6
+    assert run.deaths == [] and total_of(run, "lost") == 0  # although two live at the end
     assert all(run.adds_up(index) for index in run.stages)
 
 
