@@ -35,9 +35,10 @@ class ClusterHost:
     def __init__(self, facts: HostFacts, exchange: Exchange) -> None:
         self.name = facts.name
         self.facts = facts
+        self.cores = facts.cores
         self.lost: str | None = None
         self.lifeline_s = LIFELINE_S
-        self.moved_ns = 0
+        self.offset_ns = self.uncertainty_ns = self.moved_ns = self.rtt_ns = 0
         self._exchange_with = exchange
         self._mail = Mailbox[Order, Report]()
         self._pipes: dict[int, RemotePipe] = {}
@@ -46,22 +47,6 @@ class ClusterHost:
         self._unanswered_s = 0.0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def cores(self) -> float:
-        return self.facts.cores
-
-    @property
-    def offset_ns(self) -> int:
-        return self._clock.offset_ns
-
-    @property
-    def uncertainty_ns(self) -> int:
-        return self._clock.uncertainty_ns
-
-    @property
-    def rtt_ns(self) -> int:
-        return self._rtts_ns[-1]
 
     @property
     def delivery_ns(self) -> int:
@@ -113,7 +98,9 @@ class ClusterHost:
         answer = messages.decode_from_host(await self._exchange_with(messages.encode(said)))
         back_ns = time.monotonic_ns()
         self.moved_ns += self._clock.add(sent_ns, answer.received_ns, answer.answered_ns, back_ns)
-        self._rtts_ns.append(back_ns - sent_ns)
+        self.offset_ns, self.uncertainty_ns = self._clock.offset_ns, self._clock.uncertainty_ns
+        self.rtt_ns = back_ns - sent_ns
+        self._rtts_ns.append(self.rtt_ns)
         self._unanswered_s = 0.0
         for report in self._mail.take(answer.first, answer.reports, answer.confirmed):
             pipe = self._pipes[report.worker]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -27,6 +26,7 @@ from loadgen.schema.samples import GpuStatic
 from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system
 from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.rules import rule_findings, skipped_rules
+from loadgen.server.process.container import inspect_image
 from loadgen.server.vllm.command import find_container_program, find_vllm
 from loadgen.server.vllm.devices import devices_each
 from loadgen.server.vllm.flags import flag_findings
@@ -240,12 +240,11 @@ def image_environment(server: Server) -> dict[str, str] | None:
     """The variables that a container's image sets; None if there is no container, or its image is not local."""
     if server.docker is None:
         return None
-    requested = ["image", "inspect", "--format", "{{json .Config.Env}}", "--", server.docker.image]
     try:
-        command = [find_container_program(server, server.docker), *requested]
-        answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=5.0, check=True)
-        pairs = msgspec.json.decode(answer.stdout, type=list[str] | None) or []
-    except (ServerError, OSError, subprocess.SubprocessError, *UNDECODABLE):
+        program = find_container_program(server, server.docker)
+        said = inspect_image(program, server.docker.image, "{{json .Config.Env}}")
+        pairs = msgspec.json.decode(said, type=list[str] | None) or []
+    except (ServerError, *UNDECODABLE):
         return None  # the container check reports what is wrong, or the start pulls the image
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 

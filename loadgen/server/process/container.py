@@ -105,9 +105,13 @@ def registry_digest(program: str, image: str) -> str | None:
     _, at, digest = image.partition("@")
     if at:
         return digest
-    form = '{{join .RepoDigests " "}}'
-    found = _run([program, "image", "inspect", "--format", form, "--", image], {}, within_s=_ANSWER_WAIT_S).split()
+    found = inspect_image(program, image, '{{join .RepoDigests " "}}').split()
     return found[0].partition("@")[2] or None if found else None
+
+
+def inspect_image(program: str, image: str, form: str) -> str:
+    """What the daemon says of an image in this form; raises `ServerError` without an answer or such an image."""
+    return _run([program, "image", "inspect", "--format", form, "--", image], {}, within_s=_ANSWER_WAIT_S)
 
 
 def labels_of_containers(program: str) -> list[str]:
