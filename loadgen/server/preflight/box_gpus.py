@@ -90,13 +90,13 @@ def orphans(setup: Setup) -> Iterator[Finding]:
     if setup.server.docker is not None:
         with contextlib.suppress(ServerError):  # the container check reports a missing program
             programs.append(find_container_program(setup.server, setup.server.docker))
-    found = find_servers(programs)
-    for record in found.servers:
+    servers, doubts = find_servers(programs)
+    for record in servers:
         if record.orphaned:
             seen = f"{orphan_words(record)}{_holding(setup, {process.pid for process in record.tree})}"
             why = "vramp and its guard were killed together: the server keeps running until somebody stops it"
             yield Finding(ORPHANED, "warns", seen, why, f"vramp stop {record.port}")
-    for doubt in found.doubts:
+    for doubt in doubts:
         yield Finding("server-unknown", "info", doubt, "it is unknown whether anything of it is left")
 
 

@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -163,21 +162,16 @@ def remains(record: ServerRecord) -> str:
     return ", ".join(what)
 
 
-class FoundServers(NamedTuple):
-    """Servers of which something is left, and descriptions of what could not be checked."""
-
-    servers: list[ServerRecord]
-    doubts: list[str]
-
-
 def list_servers() -> list[ServerRecord]:
-    return find_servers().servers
+    servers, _ = find_servers()
+    return servers
 
 
-def find_servers(programs: Iterable[str] = ()) -> FoundServers:
-    """The servers started by vramp of which anything is left; removes the records of the others.
+def find_servers(programs: Iterable[str] = ()) -> tuple[list[ServerRecord], list[str]]:
+    """The servers started by vramp of which anything is left, and what could not be checked, in words.
 
-    `programs` (docker, podman) are also asked for containers without a record. Blocks, for seconds if a daemon hangs.
+    Removes the records of the others. `programs` (docker, podman) are also asked for containers without a record.
+    Blocks, for seconds if a daemon hangs.
     """
     marked = _marked_processes()
     found: dict[ServerMark, ServerRecord] = {}
@@ -203,7 +197,7 @@ def find_servers(programs: Iterable[str] = ()) -> FoundServers:
             _add_containers(found, program)
         except ServerError as error:
             doubts.append(f"containers that vramp left cannot be looked for: {error}")
-    return FoundServers(sorted(found.values(), key=lambda record: record.port), doubts)
+    return sorted(found.values(), key=lambda record: record.port), doubts
 
 
 def _read(path: Path) -> ServerRecord | str | None:

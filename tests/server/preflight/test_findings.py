@@ -21,7 +21,6 @@ from loadgen.schema.finding import ORPHANED, by_severity
 from loadgen.server.preflight import box_gpus
 from loadgen.server.preflight.check import judged
 from loadgen.server.preflight.facts import Setup
-from loadgen.server.process.records import FoundServers
 from loadgen.server.vllm.installation import recorded_versions
 from loadgen.vendors import Platform, platform_here
 from tests.server.preflight.boxes import DESCRIBED, described_box, setup_of
@@ -86,7 +85,7 @@ def test_every_profile_has_the_reviewed_findings(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     # Every profile would look through the processes of this machine, which are in no list.
-    monkeypatch.setattr(box_gpus, "find_servers", lambda _programs: FoundServers([], []))
+    monkeypatch.setattr(box_gpus, "find_servers", lambda _programs: ([], []))
     reviewed = [line for line in LIST.read_text(encoding="utf-8").splitlines() if line.startswith(f"{box_name} ")]
     assert list(lines_of(box_name, tmp_path)) == reviewed
 

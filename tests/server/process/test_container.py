@@ -163,7 +163,7 @@ def test_a_real_container_is_found_when_all_its_processes_were_killed(real_docke
         guard = client.parent()
         assert guard is not None
         kill_at_once(psutil.Process(vramp.pid), guard, client)
-    (found,) = find_servers([real_docker]).servers
+    (found,), _ = find_servers([real_docker])
     assert (found.orphaned, found.container, found.mark) == (True, contained, record.mark)
     Path(contained.id_file).unlink()  # as where the folder was lost: the label still tells
     assert asyncio.run(stop_server(found, timeout_s=PATIENCE_S)).clean

@@ -79,12 +79,12 @@ def test_records_of_other_versions_stay_and_are_reported(sleeper: ProcessId) -> 
     older = {"guard": {"pid": sleeper.pid, "start_ticks": sleeper.start_ticks}, "port": 8000, "kill_command": ["rm"]}
     for name, text in {"8000.json": json.dumps(older), "8001.json": "{", "8002.json": "[]"}.items():
         (servers_folder() / name).write_text(text)
-    found = find_servers()
-    assert found.servers == []
-    assert [doubt.partition(": ")[0] for doubt in found.doubts] == [
+    servers, doubts = find_servers()
+    assert servers == []
+    assert [doubt.partition(": ")[0] for doubt in doubts] == [
         str(servers_folder() / f"{port}.json") for port in (8000, 8001, 8002)
     ]
-    assert "another version of vramp" in found.doubts[0]
+    assert "another version of vramp" in doubts[0]
     assert len(list(servers_folder().iterdir())) == 3
 
 
@@ -102,9 +102,9 @@ def test_after_another_boot_the_pids_mean_nothing(sleeper: ProcessId) -> None:
 
 def test_a_server_in_another_pid_namespace_is_left_alone(sleeper: ProcessId) -> None:
     path = record_path(write_record(8000, guard=sleeper, server=sleeper, namespace="1").mark)
-    found = find_servers()
-    assert found.servers == []
-    assert found.doubts == [
+    servers, doubts = find_servers()
+    assert servers == []
+    assert doubts == [
         "port 8000: started in another container (pid namespace), and can be ended only there; if that is gone, remove "
         f"{path}"
     ]
@@ -280,7 +280,7 @@ async def test_container_without_processes_is_ended(docker: FakeDocker, known_by
         write_record(mark=mark, container=contained)
     if known_by != "id":
         os.unlink(contained.id_file)  # noqa: PTH108 - pathlib's would be taken for one that blocks
-    (record,) = find_servers([str(docker.executable)]).servers
+    (record,), _ = find_servers([str(docker.executable)])
     assert (record.port, record.orphaned, record.container) == (8000, True, contained)
     assert (await stop_server(record, timeout_s=PATIENCE_S)).clean
     wait_until(lambda: is_gone(docker.container))
@@ -345,6 +345,6 @@ def test_a_container_that_got_our_label_from_an_image_is_none_of_ours(docker: Fa
 def test_a_daemon_that_is_not_there_is_reported(docker: FakeDocker) -> None:
     docker.daemon.kill()
     docker.daemon.wait()
-    (doubt,) = find_servers([str(docker.executable)]).doubts
+    _, (doubt,) = find_servers([str(docker.executable)])
     assert doubt.startswith("containers that vramp left cannot be looked for: ")
     assert "Is the docker daemon running?" in doubt
