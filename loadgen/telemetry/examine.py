@@ -264,7 +264,6 @@ def groups() -> tuple[str, ...]:
 
 
 def device_files(root: Path = Path("/")) -> tuple[DeviceFile, ...]:
-    """The device files of the GPUs of the vendors present."""
     return tuple(found for vendor in VENDORS if has_sign(vendor, root=root) for found in _device_files(vendor, root))
 
 

@@ -284,12 +284,6 @@ PROBES = (
 )
 
 
-def program_of(probe: Probe) -> str | None:
-    """The path of the probe's tool on this box; None if it is not installed."""
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_TOOL_FOLDERS))
-    return next(filter(None, (shutil.which(name, path=path) for name in probe.programs)), None)
-
-
 def judged(figure: ProbeFigure, part: Part | None) -> ProbeFigure:
     """The figure with the criterion for its part, if there is a public one."""
     for name, parts, low, source in CRITERIA:
@@ -352,7 +346,8 @@ async def run_probe(
     program: str | None = None,
 ) -> ProbeResult:
     """Run a tool on all GPUs of the box, keep what it prints in `folder`, and judge it; `line` gets each line."""
-    program = program or program_of(probe)
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_TOOL_FOLDERS))
+    program = program or next(filter(None, (shutil.which(name, path=path) for name in probe.programs)), None)
     if program is None:
         return ProbeResult(probe.name, "absent", f"none of {', '.join(probe.programs)} is installed")
     output = folder / f"probe-{probe.name}.txt"

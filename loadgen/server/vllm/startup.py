@@ -148,14 +148,11 @@ class StartupWatch:
 
     def _close(self, position: int, now: float) -> None:
         before = self._milestones[position]
-        if before.state == "done":
-            return
-        if before.started_s is None:  # skipped: no time of its own was seen
-            self._milestones[position] = replace(before, state="done")
-            return
-        progress = None if before.progress is None else 1.0
-        self._milestones[position] = replace(before, state="done", progress=progress, finished_s=now)
-        self._describe(position)
+        if before.state != "done":
+            progress = None if before.progress is None else 1.0
+            finished_s = None if before.started_s is None else now  # None: skipped, and no time of its own was seen
+            self._milestones[position] = replace(before, state="done", progress=progress, finished_s=finished_s)
+            self._describe(position)
 
     def _describe(self, position: int) -> None:
         before = self._milestones[position]
