@@ -168,7 +168,6 @@ class Fleet:
         worker.send(settings)
 
     def _check_silence(self) -> None:
-        """Kill the workers that have been silent for too long."""
         before_s, self._checked_s = self._checked_s, time.monotonic()
         span_s = min(self._checked_s - before_s, _MAX_CHECK_S)
         for worker in self._workers:
@@ -372,7 +371,6 @@ class Fleet:
         return tuple((name, by_ns) for name, by_ns in moves if by_ns)
 
     def _sharing_among(self, workers: Sequence[Worker]) -> int:
-        """How many of them take part in the running stage."""
         return sum(worker.ready for worker in workers if self._running is not None and worker in self._sharing)
 
     def _host_ticks(self, died: Counter[str]) -> tuple[HostTick, ...]:

@@ -64,7 +64,6 @@ class Worker:
 
     @property
     def has_ticked(self) -> bool:
-        """Whether there is a tick to take."""
         return bool(self._ticks)
 
     @property

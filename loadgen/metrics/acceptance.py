@@ -172,12 +172,18 @@ def of_shares(good: Sequence[int], trials: Sequence[int], edge: float) -> Trial:
     """A share of good trials, by start, that is to be at least `edge`."""
     count, bad = sum(trials), sum(trials) - sum(good)
     share = sum(good) / count
-    exact = Trial(
-        share,
-        chance_of_misses(bad, count, 1 - edge),
-        1 - chance_of_misses(bad + 1, count, 1 - edge) if bad < count else 1.0,
-        lambda level_good, level_bad: (_share_end(bad, count, level_bad), _share_top(bad, count, level_good)),
-    )
+
+    def limits(level_good: float, level_bad: float) -> tuple[float, float]:
+        """The shares under which so few, or so many, bad ones are not too unlikely (Clopper and Pearson)."""
+        low, high = 0.0, 1.0
+        if bad < count:
+            low = _where(lambda good: 1 - chance_of_misses(bad + 1, count, 1 - good), level_bad)
+        if bad > 0:
+            high = _where(lambda good: 1 - chance_of_misses(bad, count, 1 - good), 1 - level_good)
+        return low, high
+
+    p_bad = 1 - chance_of_misses(bad + 1, count, 1 - edge) if bad < count else 1.0
+    exact = Trial(share, chance_of_misses(bad, count, 1 - edge), p_bad, limits)
     counted = [trial for trial in trials if trial]
     if len(counted) < MIN_STARTS or bad in (0, count):
         return exact
@@ -190,16 +196,6 @@ def of_shares(good: Sequence[int], trials: Sequence[int], edge: float) -> Trial:
         return max(0.0, min(lows)), min(1.0, max(highs))
 
     return Trial(share, max(exact.p_good, apart.p_good), max(exact.p_bad, apart.p_bad), wider)
-
-
-def _share_end(bad: int, count: int, level: float) -> float:
-    """The lowest share of good ones under which so few bad ones are not too unlikely (Clopper and Pearson)."""
-    return 0.0 if bad == count else _where(lambda share: 1 - chance_of_misses(bad + 1, count, 1 - share), level)
-
-
-def _share_top(bad: int, count: int, level: float) -> float:
-    """The highest share of good ones under which so many bad ones are not too unlikely."""
-    return 1.0 if bad == 0 else _where(lambda share: 1 - chance_of_misses(bad, count, 1 - share), 1 - level)
 
 
 def _where(rising: Callable[[float], float], value: float) -> float:

@@ -44,7 +44,6 @@ class Block:
         self.latency = {name: Histogram() for name in MAIN_LATENCIES}
 
     def take(self, metrics: StageMetrics | Block) -> None:
-        """Add what a tick brought, or another block."""
         for name in _COUNTERS:
             self.counters[name] += metrics.counters[name]
         for name in MAIN_LATENCIES:
@@ -147,18 +146,15 @@ def _joined(blocks: Sequence[Block], size: int) -> list[Block]:
     groups = [list(blocks[end - size : end]) for end in ends]
     if groups:
         groups[-1] += blocks[ends[-1] :]
-    return [_sum(group) for group in groups]
-
-
-def _sum(blocks: Sequence[Block]) -> Block:
-    if len(blocks) == 1:
-        return blocks[0]
-    total = Block()
-    for block in blocks:
-        total.take(block)
-        total.ticks += block.ticks
-        total.window_s += block.window_s
-    return total
+    joined = []
+    for group in groups:
+        total = group[0] if len(group) == 1 else Block()
+        for block in group if len(group) > 1 else ():
+            total.take(block)
+            total.ticks += block.ticks
+            total.window_s += block.window_s
+        joined.append(total)
+    return joined
 
 
 def _total(blocks: Sequence[Block], name: str) -> Histogram:

@@ -147,7 +147,6 @@ class Histogram:
             self._first -= before
 
     def add(self, other: Histogram) -> None:
-        """Merge another histogram into this one."""
         if other.count == 0:
             return
         if other._indices is None:

@@ -71,7 +71,6 @@ class OwnTraffic:
         return len(self._series) > 0 and float(self._reported[-1]) >= t_s + LAG_S
 
     def count(self, name: str, since_s: float, until_s: float) -> Bounds:
-        """Our own count between two moments."""
         least = max(0.0, self._at_least(name, until_s) - self._at_most(name, since_s + LAG_S))
         most = self._at_most(name, until_s + LAG_S) - self._at_least(name, since_s)
         if not self.reaches(until_s):  # such as at the end of a run: the latest events may be incomplete
@@ -80,7 +79,6 @@ class OwnTraffic:
         return Bounds(least, min(max(likely, least), most), most)
 
     def open_between(self, since_s: float, until_s: float) -> Bounds:
-        """How many streams were open between two moments."""
         series = self._series
         first = int(np.searchsorted(series.times, since_s - LAG_S))
         last = int(np.searchsorted(self._reported, until_s + LAG_S))

@@ -190,25 +190,21 @@ class ClientMetrics:
         self.send_lag = Histogram()
 
     def add(self, delta: ClientDelta) -> None:
-        """Add a tick of one worker."""
         for name in CLIENT_COUNTERS:
             self.counters[name] += getattr(delta, name)
         self.read_lag.add(Histogram.decode(delta.read_lag))
         self.send_lag.add(Histogram.decode(delta.send_lag))
 
     def thin(self) -> None:
-        """Use less memory, once nothing more is expected."""
         self.read_lag.thin()
         self.send_lag.thin()
 
     def encode(self) -> ClientDelta:
-        """The whole sum as one delta."""
         lags = {"read_lag": self.read_lag.encode_some(), "send_lag": self.send_lag.encode_some()}
         return ClientDelta(**self.counters, **lags)  # type: ignore[arg-type]  # all counters are ints
 
     @property
     def coalesced_share(self) -> float | None:
-        """The share of reads that carried more than one output event."""
         return self.counters["coalesced_reads"] / self.counters["reads"] if self.counters["reads"] else None
 
 

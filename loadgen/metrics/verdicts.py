@@ -88,7 +88,6 @@ def memory_rate(static: GpuStatic, dram_percent: float | None, memory_percent: f
 
 
 def gpu_verdicts(facts: Sequence[GpuFacts]) -> list[Verdict]:
-    """The problems of each GPU."""
     return [
         Verdict(id, f"gpu {gpu.static.index}", seen, bad=bad and gpu.of_server)
         for gpu in facts
@@ -389,7 +388,6 @@ _STAGE_RULES: tuple[tuple[str, bool, Callable[[StageFacts], str | None]], ...] =
 
 
 def kv_limit(waiting: float | None, kv_usage: float | None, preemptions: float | None = None) -> str | None:
-    """A message if the engine is short of KV cache."""
     if preemptions:
         return f"KV-limited: {preemptions:.0f} preemptions"
     if waiting is None or waiting < 1 or kv_usage is None or kv_usage < KV_FULL:
@@ -398,7 +396,6 @@ def kv_limit(waiting: float | None, kv_usage: float | None, preemptions: float |
 
 
 def queueing(waiting: float | None) -> str | None:
-    """A message if requests wait in the engine."""
     if waiting is None or waiting < 1:
         return None
     return f"engine-limited: queueing, {_about(waiting)} waiting"

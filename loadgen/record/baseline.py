@@ -29,30 +29,20 @@ from loadgen.schema.result import Result, StageResult
 _NAMED = 2
 
 
-class BaselineStage(msgspec.Struct, frozen=True):
-    """The baseline's measurements under one load."""
-
-    figures: dict[str, Estimate]
-    doubt: str | None  # why it is not evidence
-    measured: StageResult
-
-
 class Baseline(msgspec.Struct, frozen=True):
     """The stages of an earlier run, by load."""
 
     name: str
     model: str | None
-    stages: dict[LoadShape, BaselineStage]
+    stages: dict[LoadShape, StageResult]
+    figures: dict[LoadShape, dict[str, Estimate]]
 
 
 def baseline_of(name: str, result: Result) -> Baseline:
     """A result as a baseline; raises `ResultError` for histograms that cannot be read."""
-    stages = {}
-    for load, same in stages_by_load(result).items():
-        stage = sound_stage(same)
-        doubt = None if stage.doubt is None else f"the baseline is {stage.doubt}"
-        stages[load] = BaselineStage(figures_of(stage), doubt, stage)
-    return Baseline(name, result.environment.get("model"), stages)
+    stages = {load: sound_stage(same) for load, same in stages_by_load(result).items()}
+    figures = {load: figures_of(stage) for load, stage in stages.items()}
+    return Baseline(name, result.environment.get("model"), stages, figures)
 
 
 def with_baseline(result: Result, baseline: Baseline) -> Result:
@@ -74,8 +64,8 @@ def compared_with(
     if known is None:
         have = "; ".join(other.words for other in baseline.stages) or "nothing"
         return BaselineView(name=baseline.name, verdict=f"it has no stage with {load.words}, but {have}")
-    found = compared(known.figures, figures_of(stage, histograms=histograms))
-    doubt = stage.doubt or known.doubt
+    found = compared(baseline.figures[load], figures_of(stage, histograms=histograms))
+    doubt = stage.doubt or (known.doubt and f"the baseline is {known.doubt}")
     if doubt is not None:
         found = without_words(found)
     words, bad = _verdict(found) if doubt is None else (f"no evidence: {doubt}", False)

@@ -7,7 +7,7 @@ which replace those for the same figure, load and direction; and boxes that pass
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, variance
 
 import msgspec
@@ -65,14 +65,23 @@ def criteria_of(
     `loads` are those under which the performance phase measures.
     """
     accept = profile.accept or Accept()
-    automatic = [*_never(profile), *_steady(), *_limits(profile, loads), *_published(profile, loads, accept)]
+    steady = [
+        demand_of(f"{figure}_rise_percent", "at_most", percent, "steady under a steady load")
+        for figure, percent in _STEADY.items()
+    ]
+    automatic = [*_never(profile), *steady, *_limits(profile, loads), *_published(profile, loads, accept)]
     own = _own(accept, loads)
     of_boxes = list(_like(like)) if like is not None else []
     found = [*(demand for demand in automatic if _key(demand) not in own), *own.values(), *of_boxes]
     known = like.values if like is not None else {}
     spreads = {key: _spread(values, len(values)) for key, values in known.items()}
     kept = [_with_spread(demand, accept, spreads) for demand in found if demand.phase in accept.phases]
-    _require_criteria(profile, accept, kept)
+    is_measured = any(demand.phase == "performance" and demand.direction != "none_of" for demand in kept)
+    if "performance" in accept.phases and not is_measured:
+        raise ProfileError(
+            f"{profile.name}: accept: nothing says how fast the box must be: give limits in [slo], published figures "
+            'in [reference], rows in [[accept.criteria]] or --like FOLDER, or leave "performance" out of accept.phases'
+        )
     order = list(PHASES)
     kept.sort(key=lambda demand: order.index(demand.phase))
     return tuple(kept), tuple(_not_tested(accept, kept))
@@ -80,15 +89,6 @@ def criteria_of(
 
 def _key(demand: Demand) -> tuple[str, str, str]:
     return demand.figure, demand.load, demand.direction
-
-
-def _require_criteria(profile: Profile, accept: Accept, demands: Iterable[Demand]) -> None:
-    is_measured = any(demand.phase == "performance" and demand.direction != "none_of" for demand in demands)
-    if "performance" in accept.phases and not is_measured:
-        raise ProfileError(
-            f"{profile.name}: accept: nothing says how fast the box must be: give limits in [slo], published figures "
-            'in [reference], rows in [[accept.criteria]] or --like FOLDER, or leave "performance" out of accept.phases'
-        )
 
 
 def _not_tested(accept: Accept, demands: Sequence[Demand]) -> Iterator[str]:
@@ -125,11 +125,6 @@ def _never(profile: Profile) -> Iterator[Demand]:
             yield msgspec.structs.replace(demand_of(figure, "none_of", None, source), phase=phase)
     if not profile.slo.failed:
         yield demand_of("failed_requests", "none_of", None, "slo.failed is 0")
-
-
-def _steady() -> Iterator[Demand]:
-    for figure, percent in _STEADY.items():
-        yield demand_of(f"{figure}_rise_percent", "at_most", percent, "steady under a steady load")
 
 
 def _limits(profile: Profile, loads: Sequence[LoadShape]) -> Iterator[Demand]:

@@ -97,7 +97,6 @@ FIGURES = {figure.name: figure for figure in _all_figures()}  # by name, in the 
 
 
 def load_of(stage: StageResult) -> LoadShape:
-    """The load of a stage in a result."""
     if stage.target.concurrency == 0:
         return _no_load(stage.label)
     return LoadShape(
@@ -113,7 +112,6 @@ def load_of(stage: StageResult) -> LoadShape:
 
 
 def load_requested(stage: StageStarted) -> LoadShape:
-    """The load of a running stage."""
     if stage.no_load:
         return _no_load(stage.label)
     return LoadShape(

@@ -107,7 +107,6 @@ class HardwareSamples:
         return all(samples[-1].t_s >= self.until_s for samples in self.by_gpu.values())
 
     def within(self, start_s: float, end_s: float) -> dict[int, list[GpuSample]]:
-        """The samples of a window, by GPU."""
         return {
             index: [sample for sample in samples if start_s <= sample.t_s <= end_s]
             for index, samples in self.by_gpu.items()
@@ -335,11 +334,34 @@ def gpu_stages(
 
     `of_server` are the numbers of the server's GPUs.
     """
-    return [
-        _gpu_stage(gpu, samples[gpu.index], around[gpu.index], gpu.index in of_server)
-        for gpu in gpus
-        if samples.get(gpu.index)
-    ]
+    found = []
+    for gpu in gpus:
+        looks = samples.get(gpu.index)
+        if not looks:
+            continue
+        figures: dict[str, Any] = {name: _figure(looks, name) for name in _MEASURED}
+        gains: dict[str, Any] = {name: _gain(around[gpu.index], name) for name in _ERRORS}
+        span_s = looks[-1].t_s - looks[0].t_s
+        read, written = _gain(looks, "link_read_bytes"), _gain(looks, "link_write_bytes")
+        reasons = {name: why for look in looks for name, why in look.missing.items()}
+        found.append(
+            GpuStage(
+                index=gpu.index,
+                name=gpu.name,
+                looks=len(looks),
+                of_server=gpu.index in of_server,
+                hbm_used_bytes_max=max(_known(looks, "hbm_used_bytes"), default=None),
+                hbm_total_bytes=gpu.hbm_total_bytes,
+                throttled_percent=mean_throttle(looks),
+                **gains,
+                xid_last=_known(around[gpu.index], "xid_last")[-1] if gains["xids"] else None,
+                link_read_bytes_per_s=read / span_s if read is not None and span_s > 0 else None,
+                link_write_bytes_per_s=written / span_s if written is not None and span_s > 0 else None,
+                missing={name: why for name, why in reasons.items() if figures.get(name) is None},
+                **figures,
+            )
+        )
+    return found
 
 
 def mean_throttle(samples: Sequence[GpuSample]) -> dict[str, float]:
@@ -348,31 +370,6 @@ def mean_throttle(samples: Sequence[GpuSample]) -> dict[str, float]:
     reasons = sorted({reason for shares in known for reason in shares})
     means = {reason: sum(shares.get(reason, 0.0) for shares in known) / len(known) for reason in reasons}
     return {reason: round(mean, 2) for reason, mean in means.items() if mean > 0}
-
-
-def _gpu_stage(gpu: GpuStatic, samples: Sequence[GpuSample], around: Sequence[GpuSample], of_server: bool) -> GpuStage:
-    figures: dict[str, Any] = {name: _figure(samples, name) for name in _MEASURED}
-    gains: dict[str, Any] = {name: _gain(around, name) for name in _ERRORS}
-    span_s = samples[-1].t_s - samples[0].t_s
-    read, written = _gain(samples, "link_read_bytes"), _gain(samples, "link_write_bytes")
-    reasons: dict[str, str] = {}
-    for sample in samples:
-        reasons |= sample.missing
-    return GpuStage(
-        index=gpu.index,
-        name=gpu.name,
-        looks=len(samples),
-        of_server=of_server,
-        hbm_used_bytes_max=max(_known(samples, "hbm_used_bytes"), default=None),
-        hbm_total_bytes=gpu.hbm_total_bytes,
-        throttled_percent=mean_throttle(samples),
-        **gains,
-        xid_last=_known(around, "xid_last")[-1] if gains["xids"] else None,
-        link_read_bytes_per_s=read / span_s if read is not None and span_s > 0 else None,
-        link_write_bytes_per_s=written / span_s if written is not None and span_s > 0 else None,
-        missing={name: why for name, why in reasons.items() if figures.get(name) is None},
-        **figures,
-    )
 
 
 def _known(samples: Sequence[GpuSample] | Sequence[HostSample], name: str) -> list[Any]:

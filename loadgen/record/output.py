@@ -259,7 +259,6 @@ class CanaryRecord:
         )
 
     def stage_verdicts(self, index: int) -> list[Verdict]:
-        """Verdicts on the output under the load of a stage."""
         return list(self._verdicts(index, f"stage {index + 1}", "under load"))
 
     def run_verdicts(self) -> list[Verdict]:

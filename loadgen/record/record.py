@@ -26,7 +26,6 @@ from loadgen.record.output import CanaryRecord
 from loadgen.record.slo import limits_of
 from loadgen.record.stage import StageRecord
 from loadgen.record.stage_result import (
-    client_result,
     run_health,
     stage_compute,
     stage_hardware,
@@ -63,7 +62,7 @@ from loadgen.schema.journal import (
     Ticked,
     WorkersPlaced,
 )
-from loadgen.schema.result import Limits, Result, RunEvent, StageHardware, StageResult
+from loadgen.schema.result import ClientResult, Limits, Result, RunEvent, StageHardware, StageResult
 from loadgen.schema.shared import RunState, SearchResult
 from loadgen.schema.start import ServerResult
 
@@ -350,12 +349,10 @@ class Record:
 
     @property
     def limits(self) -> Limits:
-        """The profile's limits on each stage."""
         return limits_of(self.run.profile) if self.run is not None else Limits()
 
     @property
     def price(self) -> Price:
-        """The price in the run's profile."""
         return price_of(self.run.profile) if self.run is not None else Price()
 
     @property
@@ -371,7 +368,6 @@ class Record:
 
     @property
     def open_streams(self) -> int:
-        """Streams that were open at the last tick."""
         return self.last_tick.held if self.last_tick is not None else 0
 
     @property
@@ -408,13 +404,7 @@ class Record:
             reason=reason,
             profile=run.profile,
             environment=run.environment | self._server_environment(),
-            client=client_result(
-                self.client,
-                list(self.stages.values()),
-                timestamps=self.timestamps,
-                workers=self.workers,
-                placement=self.placement,
-            ),
+            client=self._client_result(),
             stages=stages,
             series=self.timeline.series.columns(),
             events=self.events,
@@ -434,6 +424,26 @@ class Record:
             tiers=tier_results(stages),
             curve=LoadCurve(self.stages.values()).points(),
             canary=self.canaries.result(self.total.counters["sent"] + self.total.counters["warmup"]),
+        )
+
+    def _client_result(self) -> ClientResult:
+        client, stages = self.client, self.stages.values()
+        limits = [(stage.subject, why) for stage in stages if (why := stage.limit()) is not None]
+        realtime_ns = sum(stage.client.counters["realtime_ns"] for stage in stages)
+        span_ns = sum(stage.client_span_ns for stage in stages)  # summed over workers
+        return ClientResult(
+            timestamps=self.timestamps,
+            workers=self.workers,
+            cpu_s=round(client.counters["cpu_ns"] / 1e9, 3),
+            read_lag_ms=client.read_lag.summary(),
+            send_lag_ms=client.send_lag.summary(),
+            coalesced_reads=client.coalesced_share,
+            unstamped_reads=client.counters["unstamped_reads"],
+            connects=client.counters["connects"],
+            limited=bool(limits),
+            why="; ".join(f"{subject}: {why}" for subject, why in limits) or None,
+            realtime=min(1.0, realtime_ns / span_ns) if span_ns else None,
+            placement=self.placement,
         )
 
     def stage_result(

@@ -259,7 +259,6 @@ class _Evidence(msgspec.Struct, frozen=True):
 
 
 def _evidence(stage: StageRecord, metrics: Iterable[str], statistic: str, count: int, confidence: float) -> _Evidence:
-    """The evidence in so many streams of a stage."""
     precision = stage.blocks.precision()
     if precision is None:
         return _at_worst(stage, count)

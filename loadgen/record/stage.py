@@ -118,7 +118,6 @@ class StageRecord:
         return self.hosts[number]
 
     def add_client(self, delta: ClientDelta, *, span_s: float, workers: int) -> None:
-        """Add what its workers did in a tick."""
         self.client.add(delta)
         self.client_span_ns += int(span_s * 1e9) * workers
 
@@ -163,7 +162,6 @@ class StageRecord:
         return None if self._watched_tokens is None else round(self._watched_tokens)
 
     def add_gauges(self, view: EngineView | None) -> None:
-        """Add the engine's gauges at a tick, if there are any."""
         if view is None or view.waiting is None:
             return
         self._waiting += view.waiting
@@ -208,7 +206,6 @@ class StageRecord:
 
     @property
     def optional_latencies(self) -> list[str]:
-        """Those of `OPTIONAL_LATENCIES` that it has."""
         latency = self.metrics.latency
         return [name for name in OPTIONAL_LATENCIES if name in latency or f"{name}_censored" in latency]
 
@@ -285,7 +282,6 @@ class StageRecord:
 
     @property
     def carried_share(self) -> float | None:
-        """The streams carried over, of all that were sent."""
         sent = self.counters["sent"]
         return self.counters["carried_over"] / sent if sent else None
 

@@ -1,9 +1,9 @@
-"""Turns the record of a stage, and of the client over all stages, into their parts of the result."""
+"""Turns the record of a stage into its part of the result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -11,7 +11,6 @@ from loadgen.metrics.bursts import buffered_words, on_host
 from loadgen.metrics.energy import sockets, window_energy
 from loadgen.metrics.frontier import Price, cost_of
 from loadgen.metrics.mfu import compute_of
-from loadgen.metrics.stage import ClientMetrics
 from loadgen.metrics.verdicts import StageFacts, error_verdicts, gpu_verdicts, memory_rate, stage_verdicts
 from loadgen.record.crosscheck import truth_check, truth_verdicts
 from loadgen.record.curve import LoadCurve
@@ -26,9 +25,7 @@ from loadgen.schema.deltas import COUNTERS, LATENCIES, OUTCOMES
 from loadgen.schema.engine import OthersTraffic
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuStage
-from loadgen.schema.hosts import Placement
 from loadgen.schema.result import (
-    ClientResult,
     Concurrency,
     FirstWave,
     HostResult,
@@ -144,34 +141,6 @@ def _instance_result(part: StageRecord, url: str) -> InstanceResult:
         latency_ms=part.summaries("ttft", "tpot"),
         engine=part.engine,
         answers=part.answers if part.answers.read else None,
-    )
-
-
-def client_result(
-    client: ClientMetrics,
-    stages: Sequence[StageRecord],
-    *,
-    timestamps: Literal["kernel", "user"] | None,
-    workers: int,
-    placement: Placement | None,
-) -> ClientResult:
-    """How the load of a run was generated; `client` is that of all its stages."""
-    limits = [(stage.subject, why) for stage in stages if (why := stage.limit()) is not None]
-    realtime_ns = sum(stage.client.counters["realtime_ns"] for stage in stages)
-    span_ns = sum(stage.client_span_ns for stage in stages)  # summed over workers
-    return ClientResult(
-        timestamps=timestamps,
-        workers=workers,
-        cpu_s=round(client.counters["cpu_ns"] / 1e9, 3),
-        read_lag_ms=client.read_lag.summary(),
-        send_lag_ms=client.send_lag.summary(),
-        coalesced_reads=client.coalesced_share,
-        unstamped_reads=client.counters["unstamped_reads"],
-        connects=client.counters["connects"],
-        limited=bool(limits),
-        why="; ".join(f"{subject}: {why}" for subject, why in limits) or None,
-        realtime=min(1.0, realtime_ns / span_ns) if span_ns else None,
-        placement=placement,
     )
 
 

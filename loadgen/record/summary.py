@@ -45,6 +45,7 @@ _MAX_CLAUSE = 100  # of a stage
 _MAX_COMMAND = 1000
 _KINDS_OF_REQUESTS = ("prefix", "turns", "trace", "models", "extra_body", "cancel", "temperature", "ignore_eos")
 """Keys of `load` that change what is sent."""
+_OF_ENVIRONMENT = ("host", "cpu", "kernel", "engine", "vllm_version", "max_model_len")
 
 
 def summary_of(result: Result) -> RunSummary:
@@ -120,14 +121,9 @@ def _system(result: Result, environment: Mapping[str, Any]) -> SummarySystem:
     command = environment.get("server_command")
     without_server = environment.get("engine") in (None, "none")
     return SummarySystem(
-        host=environment.get("host"),
-        cpu=environment.get("cpu"),
-        kernel=environment.get("kernel"),
+        **{name: environment.get(name) for name in _OF_ENVIRONMENT},
         gpus=tuple(_gpu_groups(result.gpus)),
         drivers=dict(_drivers(result.telemetry_meta or {})),
-        engine=environment.get("engine"),
-        vllm_version=environment.get("vllm_version"),
-        max_model_len=environment.get("max_model_len"),
         servers=0 if without_server else len(environment.get("server_instances") or [None]),
         server_command=None if command is None else _short(shlex.join(command), _MAX_COMMAND),
     )

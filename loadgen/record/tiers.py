@@ -14,15 +14,10 @@ def tier_results(stages: Iterable[StageResult]) -> tuple[TierResult, ...]:
     """For each tier what the stages found; of a load that was measured again, the latest."""
     checks: dict[tuple[str, By], dict[float, TierCheck]] = {}
     for stage in stages:
+        by: By = "concurrency" if stage.sessions is None else "sessions"
         for check in stage.tiers:
-            checks.setdefault((check.tier, _by(stage)), {})[check.load] = check
+            checks.setdefault((check.tier, "rate" if stage.target.rate is not None else by), {})[check.load] = check
     return tuple(_found(tier, by, list(of_tier.values())) for (tier, by), of_tier in checks.items())
-
-
-def _by(stage: StageResult) -> By:
-    if stage.target.rate is not None:
-        return "rate"
-    return "concurrency" if stage.sessions is None else "sessions"
 
 
 def _found(tier: str, by: By, checks: Sequence[TierCheck]) -> TierResult:

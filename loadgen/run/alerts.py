@@ -36,7 +36,6 @@ class Alerts:
         self._task: asyncio.Task[None] | None = None
 
     def update(self, verdicts: Iterable[Verdict], now_s: float) -> None:
-        """Take the verdicts of a snapshot."""
         bad = {(verdict.id, verdict.subject): verdict for verdict in verdicts if verdict.bad}
         self._since_s = {key: self._since_s.get(key, now_s) for key in bad}
         self._last_s = {

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from loadgen.errors import UNDECODABLE, ServerError
 from loadgen.server.vllm.client import Reply, ServerClient
 from loadgen.stream.ending import read_answer, worse_reason
-from loadgen.stream.events import DONE, Event, EventSplitter, EventTooLong, read_event, text_of
+from loadgen.stream.events import DONE, EventSplitter, EventTooLong, read_event, text_of
 from loadgen.stream.request import endpoint_url, own_fields
 
 ENDPOINTS = ("chat", "completions")
@@ -54,21 +54,18 @@ class _Reading:
         except EventTooLong:
             return  # the whole answer is read again at its end, which says what is wrong
         for event in events:
-            self._handle(event, now_s)
-
-    def _handle(self, event: Event, now_s: float) -> None:
-        if event.data.strip() == DONE:
-            return
-        try:
-            choices = read_event(event).choices
-        except UNDECODABLE:
-            return
-        for choice in choices:
-            self.finish_reason = worse_reason(self.finish_reason, choice.finish_reason)
-            text = text_of(choice)
-            if text != "":  # None: a tool call
-                self.first_s, self.last_s = self.first_s or now_s, now_s
-                self._on_text(text or "")
+            if event.data.strip() == DONE:
+                continue
+            try:
+                choices = read_event(event).choices
+            except UNDECODABLE:
+                continue
+            for choice in choices:
+                self.finish_reason = worse_reason(self.finish_reason, choice.finish_reason)
+                text = text_of(choice)
+                if text != "":  # None: a tool call
+                    self.first_s, self.last_s = self.first_s or now_s, now_s
+                    self._on_text(text or "")
 
     def answered(self, content: bytes) -> Answered:
         """The figures, now that the answer is complete."""

@@ -42,6 +42,6 @@ class BaselineWatch:
         if load is None or load not in self._baseline.stages:
             return None
         if load not in self._distributions:
-            measured = self._baseline.stages[load].measured
+            measured = self._baseline.stages[load]
             self._distributions[load] = recorded_distribution(self._baseline.name, measured)
         return self._distributions[load]

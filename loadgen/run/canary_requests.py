@@ -18,7 +18,7 @@ import msgspec
 from loadgen.errors import UNDECODABLE
 from loadgen.schema.output import ScoreMethod
 from loadgen.stream import ending
-from loadgen.stream.events import TokenCount
+from loadgen.stream.events import Usage
 
 _KNOWN: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("canary_texts.json").read_text("utf-8"))
 TEXTS, PROMPTS = _KNOWN["scored"], _KNOWN["answered"]
@@ -65,11 +65,6 @@ class _Tokens(msgspec.Struct):
     token_logprobs: list[float | None] = []
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: TokenCount = 0
-    completion_tokens: TokenCount | None = 0
-
-
 class _ScoredChoice(msgspec.Struct):
     prompt_logprobs: _Prompt | None = None
     logprobs: _Tokens | None = None
@@ -78,7 +73,7 @@ class _ScoredChoice(msgspec.Struct):
 class _Scored(msgspec.Struct):
     choices: list[_ScoredChoice] = []
     prompt_logprobs: _Prompt | None = None  # for chat requests
-    usage: _Usage | None = None
+    usage: Usage | None = None
 
 
 def read_score(method: ScoreMethod, content: bytes) -> Score:
@@ -91,8 +86,8 @@ def read_score(method: ScoreMethod, content: bytes) -> Score:
         scored = msgspec.json.decode(content, type=_Scored)
     except UNDECODABLE as error:
         raise ValueError(f"the answer is not that of a completion: {error}") from None
-    usage = scored.usage or _Usage()
-    values = _values(method, scored, usage.prompt_tokens)
+    usage = scored.usage or Usage()
+    values = _values(method, scored, usage.prompt_tokens or 0)
     known = [value for value in values if value is not None]
     if not known:
         raise ValueError("the answer has no log probabilities of the prompt")

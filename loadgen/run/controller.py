@@ -132,7 +132,6 @@ class LoadController:
 
     @property
     def paused(self) -> bool:
-        """Whether the operator has paused the load."""
         return self._paused is not None
 
     @property
@@ -352,7 +351,6 @@ class LoadController:
             self._go_on(_OTHER_PLAN)
 
     def hold(self) -> None:
-        """Let the running stage continue without an end."""
         running = self._running
         if running is None or self.manual or running.held_open:
             self._refuse("hold", "nothing runs" if running is None else f"{running.stage.title} has no end of its own")
@@ -394,7 +392,6 @@ class LoadController:
         self._insert(marked, "the operator set a mark", manual=self.manual)
 
     def next_stage(self) -> None:
-        """Cut the running stage short and continue with the plan."""
         if self._running is None and self._paused is None:
             self._refuse("next", "nothing runs")
             return

@@ -206,21 +206,23 @@ async def _kernel(_: Scene) -> str:
 
 
 async def _tasks(scene: Scene) -> str:
-    _require_processes(scene)
-    pids = await asyncio.to_thread(_tree, scene.pids)
-    if not pids:
-        raise EvidenceError("the server's processes have ended")
+    pids = await asyncio.to_thread(_processes, scene)
     before_s = {pid: _cpu_s(Path(f"/proc/{pid}")) for pid in pids}
     began_s = time.monotonic()
     await asyncio.sleep(_BETWEEN_PAGES_S)
     return "\n".join(await asyncio.to_thread(_threads, before_s, began_s))
 
 
-def _require_processes(scene: Scene) -> None:
+def _processes(scene: Scene) -> list[int]:
+    """All processes of the servers."""
     if scene.containers:
         raise EvidenceError(f"vramp reads no processes in a container; `{scene.containers[0]}` lists them")
     if not scene.pids:
         raise EvidenceError("vramp did not start this server")
+    alive = [pid for pid in scene.pids if process_info(pid)]
+    if not alive:
+        raise EvidenceError("the server's processes have ended")
+    return [one for pid in alive for one in (pid, *(info.id.pid for info in descendants(pid)))]
 
 
 def _threads(before_s: Mapping[int, float], began_s: float) -> list[str]:
@@ -259,10 +261,6 @@ def _cpu_s(task: Path) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _tree(pids: Iterable[int]) -> list[int]:
-    return [one for pid in pids if process_info(pid) for one in (pid, *(info.id.pid for info in descendants(pid)))]
 
 
 async def _gpus(scene: Scene) -> str:
@@ -318,14 +316,11 @@ async def _ras(_: Scene) -> str:
 
 async def _stacks(scene: Scene) -> str:
     """The Python stacks of the server's processes, by py-spy where it is installed and allowed."""
-    _require_processes(scene)
+    pids = await asyncio.to_thread(_processes, scene)
     if shutil.which("py-spy") is None:
         raise EvidenceError("py-spy is not installed")
     found: list[str] = []
     why = ""
-    pids = _tree(scene.pids)
-    if not pids:
-        raise EvidenceError("the server's processes have ended")
     for pid in pids:
         try:
             found.append(await _output_of("py-spy", "dump", "--pid", str(pid), "--nonblocking"))

@@ -46,7 +46,6 @@ class LoadHosts:
 
     @property
     def cores(self) -> list[float]:
-        """The cores of each host."""
         return [host.cores for host in self.each]
 
     async def join(self, urls: Sequence[str]) -> None:
@@ -97,7 +96,6 @@ class LoadHosts:
         self._lost = lost
 
     def take_lost(self) -> list[str]:
-        """The hosts that were lost since the last call."""
         lost, self._newly_lost = self._newly_lost, []
         return lost
 

@@ -37,11 +37,9 @@ class Topology(NamedTuple):
         return cpus.union(*(self.siblings.get(cpu, ()) for cpu in cpus))
 
     def cores(self, cpus: Cpus) -> int:
-        """The number of cores that these CPUs belong to."""
         return len({self.siblings.get(cpu, frozenset({cpu})) for cpu in cpus})
 
     def on_nodes_of(self, cpus: Cpus) -> Cpus:
-        """All CPUs on the NUMA nodes of these."""
         return frozenset().union(*(node for node in self.nodes.values() if node & cpus))
 
 
@@ -145,7 +143,6 @@ def _as_wanted(wanted: str, usable: Cpus) -> Placement:
 
 
 def cpus_of(pids: Iterable[int]) -> Cpus:
-    """The CPUs that the threads of these processes may use."""
     cpus: set[int] = set()
     for thread in (int(folder.name) for pid in pids for folder in Path("/proc").glob(f"{pid}/task/*")):
         with contextlib.suppress(ProcessLookupError):  # it has just ended

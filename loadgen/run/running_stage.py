@@ -106,7 +106,6 @@ class RunningStage:
         )
 
     def observe(self, tick: FleetTick, record: StageRecord) -> None:
-        """Process a tick."""
         index, lasted_s = record.started.index, self._clock_s() - self._begun_s
         self.answered = tick.finished == index
         if self._transient is not None:
@@ -196,7 +195,6 @@ class RunningStage:
         return enough(self.stage, record, self._clock_s() - self._window_s, self._max_duration_s)
 
     def hold(self) -> None:
-        """Let it continue without an end."""
         self._before_hold = self.stage
         self.stage = msgspec.structs.replace(self.stage, duration_s=None, ends_saturated=False)
         if not self.waits:

@@ -291,7 +291,6 @@ class Servers:
         return min(self.managed, key=rank, default=None)
 
     def described(self) -> tuple[ServerInstance, ...]:
-        """Every instance with its command and environment."""
         if self.settings.urls:
             return tuple(ServerInstance(url=url) for url in self.settings.urls)
         return tuple(

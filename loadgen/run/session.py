@@ -49,7 +49,7 @@ from loadgen.run.settings import RunSettings
 from loadgen.schema.engine import OwnRequests
 from loadgen.schema.finding import Finding
 from loadgen.schema.journal import Checked, ServerChanged
-from loadgen.schema.snapshot import Liveness, SeenState, ServerView
+from loadgen.schema.snapshot import SeenState, ServerView
 from loadgen.schema.start import Provenance, ServerStart, StartDifference
 from loadgen.server.engines.names import ENGINES
 from loadgen.server.engines.sample import parse_engine_metrics
@@ -472,7 +472,6 @@ class Session:
         await self._read_in_silence(self._watch.read_between)
 
     async def _read_in_silence(self, read: Callable[[], Awaitable[None]]) -> None:
-        """Read the engines while no canary is open."""
         async with contextlib.AsyncExitStack() as silent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_READING_S):
@@ -505,7 +504,6 @@ class Session:
 
     @property
     def pages(self) -> dict[str, Callable[[], Awaitable[str]]]:
-        """How each server's /metrics is read, by its URL."""
         return {client.base_url: client.metrics_text for client in self._clients}
 
     @property
@@ -523,7 +521,6 @@ class Session:
         return workers_for(wanted, loads, servers=servers, cores=cores) if loads else 0
 
     def _boundary(self, ended: int | None, begun: int | None) -> None:
-        """Note that a stage ended, began, or both."""
         assert self._watch is not None
         self._watch.boundary(ended, begun)
         if self._canaries is not None:
@@ -533,6 +530,11 @@ class Session:
         """The servers for the screen; while they start, with signs of life from processes and GPUs."""
         servers, served = self.servers, self.served
         view = servers.view(self._watch.views if self._watch is not None else [], self._silent)
+        life, hardware = servers.liveness if starting else None, self._writer.record.hardware
+        if life is not None:
+            ours = [now for index, now in hardware.latest.items() if index in hardware.now().indices]
+            used_bytes = sum(now.hbm_used_bytes or 0 for now in ours) or None
+            life = msgspec.structs.replace(life, hbm_used_bytes=used_bytes)
         state: SeenState = view.state
         if not servers.ours and self._watch is not None:
             state = "unreachable" if self._silent and self._silent == self._answered else "ready"
@@ -544,17 +546,10 @@ class Session:
             variant=self.settings.variant,
             start=self._start,
             uptime_s=servers.clock_s - self._began_s if self._began_s is not None else None,
-            liveness=self._liveness() if starting else None,
+            liveness=life,
         )
 
-    def _liveness(self) -> Liveness | None:
-        life, hardware = self.servers.liveness, self._writer.record.hardware
-        ours = hardware.now().indices
-        used = [now.hbm_used_bytes for index, now in hardware.latest.items() if index in ours and now.hbm_used_bytes]
-        return msgspec.structs.replace(life, hbm_used_bytes=sum(used)) if life is not None and used else life
-
     def log_state(self, state: ServerState) -> None:
-        """Log that the servers have reached a state."""
         servers, served, described = self.servers, self.served, self.servers.described()
         first = next(iter(described), None)
         identified = [

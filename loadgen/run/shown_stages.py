@@ -54,7 +54,16 @@ class ShownStages:
             sockets=server_sockets(stage, hardware),
         )
         figures = record.stage_result(stage, machine, with_hdr=False)
-        return figures if stage.ended is not None else _while_it_runs(figures, stage, record)
+        if stage.ended is not None:
+            return figures
+        # Of a stage that runs, the latest seconds where there are no figures of the whole yet.
+        engine = _last_seconds(record.engine) if stage.started.no_load else None
+        needs_s, planned_s = stage.e2e_needs_s, stage.started.duration_s
+        if needs_s is not None and planned_s is not None:  # beyond its planned end
+            needs_s = max(0.0, needs_s - max(0.0, planned_s - stage.window_s))
+        return replace(
+            figures, stop_reason="", others=record.others, engine=stage.engine or engine, e2e_needs_s=needs_s
+        )
 
     def _energy_of(self, index: int, stage: StageRecord, record: Record) -> EnergyResult | None:
         """The energy of an unsettled stage, computed once per GPU sample."""
@@ -62,18 +71,6 @@ class ShownStages:
         if self._energy.get(index, (None,))[0] != samples:
             self._energy[index] = (samples, stage_energy(stage, record.hardware))
         return self._energy[index][1]
-
-
-def _while_it_runs(figures: StageResult, stage: StageRecord, record: Record) -> StageResult:
-    """The figures of a stage that runs, with those of the latest seconds where there are none of the stage yet."""
-    engine = _last_seconds(record.engine) if stage.started.no_load else None
-    return replace(
-        figures,
-        stop_reason="",
-        others=record.others,
-        engine=stage.engine or engine,
-        e2e_needs_s=_beyond_its_end(stage),
-    )
 
 
 def _last_seconds(engine: EngineView | None) -> EngineStage | None:
@@ -91,11 +88,3 @@ def _last_seconds(engine: EngineView | None) -> EngineStage | None:
         errors=engine.errors,
         between_s=engine.between_s,
     )
-
-
-def _beyond_its_end(stage: StageRecord) -> float | None:
-    """How much longer than planned a stage must be measured to know E2E; None if that cannot be said."""
-    needs_s, planned_s = stage.e2e_needs_s, stage.started.duration_s
-    if needs_s is None or planned_s is None:
-        return needs_s
-    return max(0.0, needs_s - max(0.0, planned_s - stage.window_s))

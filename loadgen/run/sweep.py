@@ -112,7 +112,6 @@ def outcomes_of(folder: Path, sweep: Sweep) -> list[VariantOutcome]:
 
 
 def result_path(folder: Path, variant: str) -> Path:
-    """The file for a variant's result."""
     return folder / f"{variant}.json"
 
 

@@ -97,9 +97,12 @@ def snapshot_of(
             waiting_for=waiting_for,
             has_server=server.exists,
         )
-    together, stages = _together(record), shown.of(record)
+    records, together, stages = list(record.stages.values()), None, shown.of(record)
+    if records:
+        still_open = sum(stage.open_sent for stage in records)
+        together = StageRecord(records[0].started, metrics=record.total, open_sent=still_open)
     # Published figures next to the running or last stage, or next to all once nothing changes any more.
-    referred = record.stages.values() if phase == "done" else filter(None, [record.shown])
+    referred = records if phase == "done" else filter(None, [record.shown])
     return Snapshot(
         t_s=t_s,
         phase=phase,
@@ -119,7 +122,7 @@ def snapshot_of(
         recent=record.timeline.recent(),
         distributions=tuple(
             distribution_of(stage.started.index + 1, stage.started.label, stage.metrics.latency)
-            for stage in list(record.stages.values())[:-3:-1]
+            for stage in records[:-3:-1]
         ),
         curve=shown.curve(),
         events=tuple(record.events),
@@ -143,14 +146,6 @@ def snapshot_of(
         past=past,
         replay=replay,
     )
-
-
-def _together(record: Record) -> StageRecord | None:
-    """All stages as one; None before the first."""
-    stages = list(record.stages.values())
-    if not stages:
-        return None
-    return StageRecord(stages[0].started, metrics=record.total, open_sent=sum(stage.open_sent for stage in stages))
 
 
 def _gpu_views(hardware: HardwareRecord, found: Sequence[Verdict]) -> tuple[GpuView, ...]:
@@ -312,9 +307,13 @@ def _running_headline(
     """The header's line while the run sends load, or watches others' load, and whether all is well."""
     engine, others, counters = record.engine, record.others, record.total.counters
     failed, completed = record.timeline.recent_ends()
-    silent = _silent_words(server) or _quiet_words(record)
+    silent, several = sum(one.state == "unreachable" for one in server.instances), len(server.instances)
     if silent:
-        return silent, False
+        return f"{silent} of {several} servers {'does' if silent == 1 else 'do'} not answer", False
+    if server.state == "unreachable":
+        return "the server does not answer", False
+    if quiet := _quiet_words(record):
+        return quiet, False
     if record.current is not None and record.current.started.no_load:
         return _limit_of(engine) or _no_load_words(engine, others), True
     errors = sum(counters[name] for name in ("failed", "warmup_failed", "carried_failed"))
@@ -346,13 +345,6 @@ def _bad_words(verdicts: Sequence[Verdict]) -> str:
     """The first of the bad verdicts, with all its subjects, and how many others there are."""
     first, *others = by_text(verdict for verdict in verdicts if verdict.bad) or [""]
     return f"{first}, and {len(others)} more" if others else first
-
-
-def _silent_words(server: ServerView) -> str:
-    silent = sum(instance.state == "unreachable" for instance in server.instances)
-    if silent:
-        return f"{silent} of {len(server.instances)} servers {'does' if silent == 1 else 'do'} not answer"
-    return "the server does not answer" if server.state == "unreachable" else ""
 
 
 def _quiet_words(record: Record) -> str:

@@ -65,7 +65,6 @@ class RunWriter:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether stream rows are wanted."""
         return self._files.keeps_rows
 
     def clock_s(self) -> float:
@@ -143,7 +142,6 @@ class RunWriter:
             self.event("load", news)
 
     async def write(self) -> None:
-        """Write the result so far to disk."""
         await self._make_result()
         self._log_events(self._save())
 

@@ -14,7 +14,6 @@ import ssl
 import sys
 import time
 import traceback
-from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -43,8 +42,13 @@ async def run_worker() -> None:
     output, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
     settings = messages.decode_command(await reader.readline())
     assert isinstance(settings, Configure)
-    _pin(settings.cpus)
-    driver = Driver(settings, prompts_of(settings.vocabulary, settings.seed), _tls_context(settings))
+    if settings.cpus:
+        try:
+            os.sched_setaffinity(0, settings.cpus)  # threads that start later inherit it
+        except OSError as error:
+            raise WorkerError(f"cannot run on CPUs {ranges(settings.cpus)}: {error.strerror}") from None
+    tls = None if settings.address.tls_name is None else ssl.create_default_context()
+    driver = Driver(settings, prompts_of(settings.vocabulary, settings.seed), tls)
     # What exists now is permanent: the garbage collector need not visit it again.
     gc.collect()
     gc.freeze()
@@ -55,15 +59,6 @@ async def run_worker() -> None:
         if line != _STILL_THERE:
             _obey(driver, messages.decode_command(line))
     os._exit(0)
-
-
-def _pin(cpus: Collection[int]) -> None:
-    """Run on these CPUs only; threads that start later inherit that."""
-    try:
-        if cpus:
-            os.sched_setaffinity(0, cpus)
-    except OSError as error:
-        raise WorkerError(f"cannot run on CPUs {ranges(cpus)}: {error.strerror}") from None
 
 
 async def _next_line(reader: asyncio.StreamReader, lifeline_s: float) -> bytes:
@@ -153,10 +148,6 @@ def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_
     rows.clear()
     driver.stages = {index: run for index, run in driver.stages.items() if not run.over}
     return tick
-
-
-def _tls_context(settings: Configure) -> ssl.SSLContext | None:
-    return None if settings.address.tls_name is None else ssl.create_default_context()
 
 
 def main() -> None:

@@ -77,7 +77,6 @@ class Prompts:
         return self.compose([Piece(stage, index, isl)])
 
     def compose(self, pieces: Sequence[Piece]) -> bytes:
-        """The concatenation of several pieces."""
         written, overhead = [], self._overhead
         for stage, number, tokens in pieces:
             written.append(self._text.prompt(stage, number, max(0, tokens - overhead)))

@@ -34,18 +34,11 @@ _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": 
 _TOOLS = ("tool", "function")  # their turns belong to calls, which are not sent
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
-    """One message of a chat."""
-
-    role: str
-    content: str
-
-
 class DatasetRecord(msgspec.Struct, frozen=True):
     """The request that one record asks for; with both `prompt` and `messages`, whichever the endpoint takes."""
 
     prompt: str = ""
-    messages: tuple[ChatMessage, ...] = ()
+    messages: tuple[dict[str, str], ...] = ()
     isl: int = 0  # estimated tokens of the prompt
     osl: int | None = None  # tokens of the answer, if the record has them; estimated if it has the text
 
@@ -134,10 +127,10 @@ def _chat(turns: Sequence[_Turn], osl: int | None) -> DatasetRecord | str:
             return _NOT_TEXT
         role, text = _role(turn), _text(turn)
         if text and role not in _TOOLS:
-            messages.append(ChatMessage(role, text))
+            messages.append({"role": role, "content": text})
     if not messages:
         return _NO_TEXT
-    return DatasetRecord(messages=tuple(messages), isl=sum(_estimate(each.content) for each in messages), osl=osl)
+    return DatasetRecord(messages=tuple(messages), isl=sum(_estimate(each["content"]) for each in messages), osl=osl)
 
 
 def _conversation(turns: Sequence[_Turn], osl: int | None) -> DatasetRecord | str:
@@ -155,8 +148,8 @@ def _conversation(turns: Sequence[_Turn], osl: int | None) -> DatasetRecord | st
     too = _unfit(_estimate(whole), _estimate(answer))
     if too is not None:
         return too
-    messages = (ChatMessage("system", system), ChatMessage("user", prompt)) if system else ()
-    return DatasetRecord(whole, messages, _estimate(whole), osl or _estimate(answer))
+    chat = ({"role": "system", "content": system}, {"role": "user", "content": prompt}) if system else ()
+    return DatasetRecord(whole, chat, _estimate(whole), osl or _estimate(answer))
 
 
 def _unfit(isl: int, osl: int) -> str | None:

@@ -149,7 +149,7 @@ def test_record_is_read_the_same_in_every_file_form(
     data = index_dataset(written(tmp_path, text_of(record)))
     assert (data.records, data.left_out, data.note) == (2, 0, None)
     found = DatasetReader(data).text(1)
-    assert (found.prompt, [(each.role, each.content) for each in found.messages]) == (prompt, messages)
+    assert (found.prompt, [(each["role"], each["content"]) for each in found.messages]) == (prompt, messages)
     assert found.osl == osl
     assert data.has_messages == (not prompt)
 

@@ -51,7 +51,6 @@ class Ceilings:
         self._holders: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def sent(self, play: Play, index: int) -> PossibleHits:
-        """The hits of a request that is being sent."""
         this, hits, before = len(self._left), PossibleHits([]), 0
         taken: dict[int, int] = {}
         unbroken = True
