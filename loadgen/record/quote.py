@@ -397,7 +397,11 @@ RULES = (
         "failed-requests", "find out why; the figures are those of the requests that were left", _failed_requests
     ),
     QuoteRule("empty-answers", "look at the answers: ignore_eos, max_tokens, errors in the stream", _empty_answers),
-    QuoteRule("few-requests", f"at least {MIN_WAVES} requests for each stream, or a duration", _few_requests),
+    QuoteRule(
+        "few-requests",
+        f"at least {MIN_WAVES} requests for each stream, or figures without ramp-in and drain",
+        _few_requests,
+    ),
     QuoteRule("identical-levels", "enough requests at each level to reach its load", _identical_levels),
     QuoteRule("littles-law", "rate, concurrency and latency of the same requests in the same window", _littles_law),
     QuoteRule("offered-rate", "a lower rate, or quote it as overload, with its length", _offered_rate),

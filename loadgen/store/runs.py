@@ -307,8 +307,9 @@ def read_result(path: Path) -> Result:
             schema = msgspec.json.decode(document, type=Head).schema
         except UNDECODABLE:
             schema = ""
-        if schema.startswith("vramp.result/") and schema != SCHEMA:
-            raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {SCHEMA})") from error
+        for known in (SCHEMA, SUMMARY_SCHEMA):
+            if schema != known and schema.startswith(f"{known.partition('/')[0]}/"):
+                raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {known})") from error
         if schema == SUMMARY_SCHEMA:
             raise ResultError(f"{path}: the summary of a run; its figures in full are in its {RESULT}") from error
         if not schema:

@@ -83,6 +83,13 @@ def test_a_run_without_its_result_says_what_became_of_it(run: Path, tmp_path: Pa
         read_summary(tmp_path)
 
 
+def test_a_summary_of_a_newer_version_says_so(run: Path, tmp_path: Path) -> None:
+    text = (run / "summary.json").read_text().replace("vramp.summary/1", "vramp.summary/2")
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(ResultError, match=r"made by a newer vramp \(vramp.summary/2; this one reads vramp.summary/1"):
+        read_summary(tmp_path)
+
+
 def test_another_file_is_no_histogram_log(run: Path) -> None:
     with pytest.raises(ResultError, match=r"result\.json: not a histogram log of vramp"):
         read_histograms(run / "result.json")
