@@ -98,6 +98,7 @@ class AcceptEvidence:
     began: AcceptBegan
     results: Mapping[str, Result]
     starts: int = 0
+    burn_in_s: float = 0.0
     looks: int = 0  # times that it was judged with something new
     is_new: bool = False  # something was measured since
     last_s: float = 0.0
@@ -112,7 +113,7 @@ class AcceptEvidence:
         self.last_s = line.unix_s
         match line:
             case AcceptBegan() | AcceptResumed():
-                self.starts, self.version = line.starts, line.vramp_version
+                self.starts, self.burn_in_s, self.version = line.starts, line.burn_in_s, line.vramp_version
             case BoxSeen():
                 self.box = line.box
             case PhaseBegan():
@@ -724,7 +725,8 @@ def _trend(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     ended = evidence.phases[demand.phase].ended
     if not known:
         if ended is None:
-            return CriterionEvidence(_NOT_YET, "inconclusive")
+            needs = _TOO_SHORT if evidence.burn_in_s < 2 * WARM_UP_S else ""
+            return CriterionEvidence(_NOT_YET, "inconclusive", needs=needs)
         return CriterionEvidence(ended.reason or "nothing here reports it")
     series = [values for values in known if len(values) >= MIN_TREND_VALUES]
     trials = [of_trend(values, edge) for values in series]

@@ -205,7 +205,7 @@ def _like(boxes: OtherBoxes) -> Iterator[Demand]:
         means = [fmean(starts) for starts in values]
         direction = LIKE_FIGURES[figure]
         bound = prediction_limit(means, FALSE_FAIL / 2 / len(enough), upper=direction == "at_most")
-        source = f"{len(means)} boxes that passed, {min(means):.6g} to {max(means):.6g}"
+        source = f"{len(means)} acceptances that passed, {min(means):.6g} to {max(means):.6g}"
         yield demand_of(figure, direction, bound, source, load=load)
 
 
@@ -216,7 +216,7 @@ def _spread(boxes: Sequence[Sequence[float]], count: int) -> Spread | None:
     if not freedom:
         return None
     pooled = sum((len(starts) - 1) * variance(starts) / fmean(starts) ** 2 for starts in several) / freedom
-    return Spread(max(RESOLUTION, math.sqrt(pooled)), freedom, f"the starts of {count} boxes that passed")
+    return Spread(max(RESOLUTION, math.sqrt(pooled)), freedom, f"the starts of {count} acceptances that passed")
 
 
 def _with_spread(demand: Demand, accept: Accept, known: Mapping[tuple[str, str], Spread | None]) -> Demand:

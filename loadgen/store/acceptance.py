@@ -144,13 +144,13 @@ def _checksums(folder: Path) -> dict[str, str]:
 
 
 def _checksum(path: Path) -> str:
-    """Empty for a folder with something in it."""
+    """Empty for what is no evidence: a socket, or a folder, for which its files stand."""
     if path.is_symlink():
         return f"link to {path.readlink()}"
     if path.is_dir():
         return "" if any(path.iterdir()) else "empty folder"
-    if not path.is_file():
-        return "no regular file"
+    if not path.is_file():  # such as the socket of a run that was killed, which no copy of the folder has
+        return ""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -230,7 +230,7 @@ def demands_of(
 
 def _other_boxes(profile: Profile, folders: Sequence[Path], box: BoxIdentity | None) -> OtherBoxes:
     values: dict[tuple[str, str], list[list[float]]] = {}
-    names = []
+    names: dict[tuple[str, float], str] = {}
     gpus = None if box is None else _gpus(box)
     for folder in folders:
         evidence = _passed(profile, folder)
@@ -239,14 +239,15 @@ def _other_boxes(profile: Profile, folders: Sequence[Path], box: BoxIdentity | N
         gpus = here if gpus is None else gpus
         if here != gpus:
             raise ProfileError(f"--like {folder}: is a box with {here}, this one has {gpus}")
-        names.append(_name(evidence.box, folder))
+        begun = evidence.box.host, evidence.began.unix_s
+        if begun in names:
+            raise ProfileError(f"--like {folder}: is an acceptance that is named twice: each counts once")
+        names[begun] = _name(evidence.box, folder)
         for key, starts in values_like(evidence).items():
             values.setdefault(key, []).append(starts)
-    if len(set(names)) < len(names):
-        raise ProfileError("--like: names a box twice: each counts once")
     if not any(len(boxes) > 1 for boxes in values.values()):
         raise ProfileError("--like: one box shows no spread: name at least two, better eight")
-    return OtherBoxes(tuple(names), values)
+    return OtherBoxes(tuple(names.values()), values)
 
 
 def _passed(profile: Profile, folder: Path) -> AcceptEvidence:
