@@ -406,7 +406,10 @@ def sessions(result: Result, stages: Sequence[StageResult]) -> Section:
     if hits and not measured:
         words = "unknown: the server's usage does not say what it had cached (vLLM: --enable-prompt-tokens-details)"
         found.append(Note("Hits", words))
-    if hits and workers > servers:
+    if (result.profile.get("load", {}).get("sessions") or {}).get("history") == "server":
+        words = 'unknown: with load.sessions.history = "server", what prompts have in common depends on the answers'
+        found.append(Note("Both caches", words))
+    elif hits and workers > servers:
         words = f"estimates: each of the {workers} workers knows only its own sessions and its share of the KV cache"
         found.append(Note("Both caches", words))
     return Section(

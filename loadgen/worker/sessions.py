@@ -193,8 +193,11 @@ class LiveSessions:
 
     # Their requests.
 
-    def take(self) -> tuple[DueRequest, Ceiling]:
-        """The request that is to be sent next, and what of its prompt a cache could have."""
+    def take(self) -> tuple[DueRequest, Ceiling | None]:
+        """The request that is to be sent next, and what of its prompt a cache could have.
+
+        None with the server's answers as history: what a prompt has in common with earlier ones depends on them.
+        """
         taken = self.due.popleft()
         session = self._live[taken.session]
         del session.waiting[taken.request]
@@ -204,6 +207,8 @@ class LiveSessions:
         if taken.primes:
             session.primed.add(taken.request)
             self._counts.primed += 1
+        if self.keeps_answers:
+            return taken, None
         tree = session.play.tree
         hits = self._ceilings.sent(session.play, taken.request)
         of_pool = 0 if self._kv_tokens is None else hits.within(self._kv_tokens // self._ranks)
