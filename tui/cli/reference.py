@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import counted
@@ -18,6 +19,7 @@ from tui.cli.options import parser_of, print_status, write_output
 
 _MAX_BYTES = 64 << 20
 _MAX_SCHEMA_AT = 100  # bytes into a result of vramp, whose first key it is
+_MAX_VALUES = 200  # characters of a message
 _EPILOG = f"""\
 FILE|URL is a file of {TOOLS};
 - reads standard input. Rows of InferenceX's API:
@@ -83,16 +85,18 @@ def _result(data: bytes, origin: Origin, where: dict[str, str]) -> Result:
 
 def _selected(data: bytes, where: dict[str, str]) -> bytes:
     """The records that have all these values, a line each; raises `ProfileError` if there are none."""
-    records = [json.loads(record) for record in records_of(data)]
-    kept = [
-        record
-        for record in records
-        if isinstance(record, dict) and all(_text(record.get(key)) == value for key, value in where.items())
-    ]
+    records = [found for record in records_of(data) if isinstance(found := json.loads(record), dict)]
+    kept = [record for record in records if all(_text(record.get(key)) == value for key, value in where.items())]
     if not kept:
         conditions = " ".join(f"{key}={value}" for key, value in where.items())
-        raise ProfileError(f"--where {conditions}: none of {len(records)} records has this")
+        there = "; ".join(_values_words(records, key) for key in where)
+        raise ProfileError(f"--where {conditions}: no record has this; {there}")
     return b"\n".join(json.dumps(record).encode() for record in kept)
+
+
+def _values_words(records: list[dict[str, Any]], key: str) -> str:
+    values = ", ".join(sorted({_text(record[key]) for record in records if key in record}))
+    return f"{key} is {values[:_MAX_VALUES]}" if values else f"none has the key {key}"
 
 
 def _text(value: object) -> str:

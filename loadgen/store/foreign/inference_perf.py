@@ -1,6 +1,6 @@
 """inference-perf's `stage_N_lifecycle_metrics.json` and `summary_lifecycle_metrics.json`: one load a file.
 
-The keys are those of 0.1 to 0.6 (`inference_perf/reportgen/base.py`); times are in seconds, and a summary that is null
+The keys are those of 0.1 to 0.7 (`inference_perf/reportgen/base.py`); times are in seconds, and a summary that is null
 was not measured. The model and the date are in other files of the report.
 """
 

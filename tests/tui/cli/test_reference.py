@@ -70,7 +70,7 @@ def test_the_commit_of_a_checkout_and_a_source_in_words(tmp_path: Path, capsys: 
         (["words.json"], 2, "words.json: not a file of vllm bench serve"),
         (["half.json"], 2, "half.json: not a file of vllm bench serve"),
         (["two.json"], 2, "rows of several configurations: hw is"),
-        (["two.json", "--where", "hw=h200"], 2, "--where hw=h200: none of 2 records has this"),
+        (["two.json", "--where", "hw=h200"], 2, "--where hw=h200: no record has this; hw is b200, mi300x-amd_0"),
         (["two.json", "--where", "hw"], 2, "--where hw: expected KEY=VALUE"),
         (["ramp.json"], 2, "ramp.json: no load with a number of streams or a rate, and figures"),
         (["one.json", "--out", "/dev/full"], 1, "/dev/full: cannot be written: No space left on device"),
