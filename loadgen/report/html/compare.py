@@ -12,7 +12,7 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 from loadgen.metrics.frontier import price_of
-from loadgen.record.subject import engine_of, hardware_of, model_of
+from loadgen.record.subject import engine_of, hardware_of, known_time, model_of
 from loadgen.report.assessment import titles
 from loadgen.report.columns import EFFICIENCY, columns, known
 from loadgen.report.compare import RunComparison
@@ -63,7 +63,7 @@ _RUN: tuple[Column[Named], ...] = (
     Column("run", lambda run: run[0], words=True),
     Column("hardware", lambda run: hardware_of(run[1]), words=True),
     Column("engine", lambda run: engine_of(run[1]), words=True),
-    Column("started", lambda run: run[1].started_at[:16].replace("T", " "), words=True),
+    Column("started", lambda run: (known_time(run[1].started_at) or "")[:16].replace("T", " "), words=True),
     Column("state", lambda run: run[1].state.replace("_", " "), words=True),
     Column("$ per GPU and hour", lambda run: price_of(run[1].profile).gpu_hour),
 )

@@ -18,6 +18,7 @@ from loadgen.record.subject import engine_of, hardware_of
 from loadgen.record.summary import summary_of
 from loadgen.report.csv import csv_report
 from loadgen.report.history import runs_listed
+from loadgen.report.html.compare import compare_page
 from loadgen.report.html.run_page import html_report
 from loadgen.report.llm_d import llm_d_reports
 from loadgen.report.markdown import markdown_report
@@ -404,6 +405,7 @@ def test_a_file_without_a_date_is_of_no_time(tmp_path: Path) -> None:
     assert [run.started_at for _, run, _ in runs_listed(tmp_path)] == [""]
     written = [text_report(result), csv_report([result]), json.dumps([llm_d_reports(result), vllm_documents(result)])]
     assert not any("1970" in text for text in written)
+    assert "1970-01-01" not in compare_page([("a", result)], [])
 
 
 @pytest.mark.parametrize("name", NEWER)
