@@ -97,7 +97,6 @@ class AcceptEvidence:
 
     began: AcceptBegan
     results: Mapping[str, Result]
-    starts: int = 0
     burn_in_s: float = 0.0
     looks: int = 0  # times that it was judged with something new
     is_new: bool = False  # something was measured since
@@ -113,7 +112,7 @@ class AcceptEvidence:
         self.last_s = line.unix_s
         match line:
             case AcceptBegan() | AcceptResumed():
-                self.starts, self.burn_in_s, self.version = line.starts, line.burn_in_s, line.vramp_version
+                self.burn_in_s, self.version = line.burn_in_s, line.vramp_version
             case BoxSeen():
                 self.box = line.box
             case PhaseBegan():
@@ -389,7 +388,8 @@ def _over_starts(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
         values=seen,
         takes=lambda level: _more_starts(demand, seen, level),
     )
-    planned = max(MIN_STARTS, evidence.starts)
+    # As many as at first: starts that do not count can then be made up for by more.
+    planned = max(MIN_STARTS, evidence.began.starts)
     if len(seen) >= planned:
         return found
     why = f": {_common(doubts)}" if doubts else ""

@@ -93,6 +93,10 @@ def test_a_client_that_was_the_limit_decides_nothing(scale: float) -> None:
     assert one.reason == "2 of 3 starts count: client-limited in 1"
     assert one.details == ("start 2: client-limited: full",)
     assert one.needs == "1 more start"
+    more = RunMade(unix_s=1.7e9, phase="performance", folder="performance-4", start=4)
+    resumed = AcceptResumed(unix_s=1.7e9, vramp_version="1", boot_id="b", booted_unix_s=1.6e9, starts=4, burn_in_s=1.0)
+    again = certified([*lines, resumed, more, Judged(1.7e9)], results | {"performance-4": measured(4, scale)})
+    assert criterion(again, TTFT).outcome == ("pass" if scale == 1.0 else "fail")
 
 
 def test_a_stage_that_was_cut_short_is_no_start() -> None:
