@@ -85,7 +85,10 @@ class ClusterHost:
                 async with asyncio.timeout(_ATTEMPT_S):
                     await self._exchange()
             except Exception as error:  # noqa: BLE001 - whatever a network, or Dask over it, may raise
-                self._not_answered(error, min(_ATTEMPT_S, time.monotonic() - began_s))
+                self._unanswered_s += min(_ATTEMPT_S, time.monotonic() - began_s)
+                if self._unanswered_s >= LOST_S and self.lost is None:
+                    why = "" if isinstance(error, TimeoutError) else f": {error}"
+                    self.lost = f"was lost: {self.name} has not answered for {LOST_S:g} s{why}"
             try:
                 async with asyncio.timeout(_PERIOD_S):
                     await self._wake.wait()
@@ -111,12 +114,6 @@ class ClusterHost:
         if self.lost is not None and not self._mail.waiting:
             # Its former workers have been ended: it may take part again.
             self.lost = None
-
-    def _not_answered(self, error: Exception, lasted_s: float) -> None:
-        self._unanswered_s += lasted_s
-        if self._unanswered_s >= LOST_S and self.lost is None:
-            why = "" if isinstance(error, TimeoutError) else f": {error}"
-            self.lost = f"was lost: {self.name} has not answered for {LOST_S:g} s{why}"
 
 
 class RemotePipe:

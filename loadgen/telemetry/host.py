@@ -148,13 +148,17 @@ def read_frequency(sysfs: Path) -> dict[str, Any]:
 def host_settings(root: Path = Path("/")) -> dict[str, str]:
     """What of `SETTINGS` the kernel reports."""
     sysfs, processor = root / "sys", root / "sys/devices/system/cpu"
+    idle_states = sorted((processor / "cpu0/cpuidle").glob("state[0-9]"))
+    enabled = [text_in(state / "name") for state in idle_states if text_in(state / "disable") != "1"]
+    # Without what names this box's disks and kernel, and without what follows `--`, for init.
+    words = text_in(root / "proc/cmdline").partition(" -- ")[0].split()
     found = {
         "boost": {None: "", True: "on", False: "off"}[is_boosted(sysfs)],
         "smt": {"1": "on", "0": "off"}.get(text_in(processor / "smt/active")),
         "governor": read_frequency(sysfs)["governor"],
-        "c_states": ", ".join(_c_states(processor / "cpu0/cpuidle")),
+        "c_states": ", ".join(filter(None, enabled)),
         "numa_balancing": text_in(root / "proc/sys/kernel/numa_balancing"),
-        "kernel_command_line": _command_line(text_in(root / "proc/cmdline")),
+        "kernel_command_line": masked_text(" ".join(word for word in words if not word.startswith(_OF_THIS_BOX))),
     }
     return {name: value for name, value in found.items() if value}
 
@@ -164,19 +168,6 @@ def is_boosted(sysfs: Path) -> bool | None:
     processor = sysfs / "devices/system/cpu"
     boost, not_boost = text_in(processor / "cpufreq/boost"), text_in(processor / "intel_pstate/no_turbo")
     return {("1", ""): True, ("0", ""): False, ("", "0"): True, ("", "1"): False}.get((boost, not_boost))
-
-
-def _c_states(folder: Path) -> list[str]:
-    """The names of the idle states that are not disabled."""
-    states = sorted(folder.glob("state[0-9]"))
-    return [name for state in states if text_in(state / "disable") != "1" and (name := text_in(state / "name"))]
-
-
-def _command_line(text: str) -> str:
-    """Without what names this box's disks and kernel, without secrets, and without what follows `--`, for init."""
-    return masked_text(
-        " ".join(word for word in text.partition(" -- ")[0].split() if not word.startswith(_OF_THIS_BOX))
-    )
 
 
 def _totals(sysfs: Path) -> dict[str, int]:

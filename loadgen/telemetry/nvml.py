@@ -147,16 +147,12 @@ def _list_devices() -> list[_NvmlDevice]:
         raise TelemetryError("NVML works but finds no GPU: does the container or NVIDIA_VISIBLE_DEVICES hide them?")
     if all(device.handle is None for device in devices):
         raise TelemetryError(f"no GPU answers: {devices[0].lost}")
-    _number(devices)
-    return devices
-
-
-def _number(devices: list[_NvmlDevice]) -> None:
-    """Set CUDA's numbers if they are NVML's: CUDA numbers unequal GPUs by speed, and a split GPU by instance."""
+    # Set CUDA's numbers if they are NVML's: CUDA numbers unequal GPUs by speed, and a split GPU by instance.
     gpus = [device for device in devices if not device.instance]
     if len({device.static.name for device in gpus}) == 1 and not any(device.split for device in gpus):
         for number, device in enumerate(gpus):
             device.static = msgspec.structs.replace(device.static, engine_index=number)
+    return devices
 
 
 def _gpu(position: int, index: int) -> Iterator[_NvmlDevice]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,19 +26,14 @@ def described(sample: GpuSample, server: Collection[int] | None = None, *, proc:
     """
     if not sample.processes or not has_host_pids(proc):  # drivers report host pids, which mean other processes here
         return sample
-    reported = tuple(
-        _described(process, None if server is None else process.pid in server, proc) for process in sample.processes
-    )
-    return msgspec.structs.replace(sample, processes=reported)
-
-
-def _described(process: GpuProcess, of_server: bool | None, proc: Path) -> GpuProcess:
-    try:
-        user = user_name((proc / str(process.pid)).stat().st_uid)
-    except OSError:  # it has ended, or is hidden from this user
-        return msgspec.structs.replace(process, of_server=of_server)
-    command = shown_command(tree.command_line(process.pid, proc))
-    return msgspec.structs.replace(process, user=user, command=command, of_server=of_server)
+    reported: list[GpuProcess] = []
+    for process in sample.processes:
+        found: dict[str, Any] = {"of_server": None if server is None else process.pid in server}
+        with contextlib.suppress(OSError):  # it has ended, or is hidden from this user
+            found["user"] = user_name((proc / str(process.pid)).stat().st_uid)
+            found["command"] = shown_command(tree.command_line(process.pid, proc))
+        reported.append(msgspec.structs.replace(process, **found))
+    return msgspec.structs.replace(sample, processes=tuple(reported))
 
 
 def attached_pids(urls: Iterable[str]) -> set[int]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from loadgen.format import GIB, memory
 from loadgen.schema.finding import Finding
@@ -22,7 +21,6 @@ from loadgen.server.vllm.flags import normal_args
 from loadgen.system import entries, has_host_pids, text_in
 from loadgen.vendors import is_partition, vendor_of
 
-_DATA_PARALLEL = "data-parallel-size"
 _LITTLE_LOCKED_BYTES = GIB  # Docker's daemon gives containers 8 MiB
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _EXTENDED, _ACS, _REDIRECTS = 0x100, 0x000D, 0b101100  # requests, completions and egress control
@@ -41,16 +39,14 @@ def enough_devices(setup: Setup) -> Iterator[Finding]:
     needed = devices_each(setup.server.args) * setup.server.instances
     visible = server_devices(setup.server, setup.environment, setup.gpus)
     split = any(gpu.compute_partition == "MIG" for gpu in setup.gpus)
-    if visible and len(visible) < needed and not split and not _spreads(normal_args(setup.server.args)):
+    args = normal_args(setup.server.args)
+    # With these flags it may span several boxes.
+    spreads = any(name.startswith(("nnodes", "data-parallel-")) and name != "data-parallel-size" for name in args)
+    spreads |= "ray" in (args.get("distributed-executor-backend"), args.get("data-parallel-backend"))
+    if visible and len(visible) < needed and not split and not spreads:
         seen = f"the server takes {needed} devices, and there {'is' if len(visible) == 1 else 'are'} {len(visible)}"
         fix = "lower tensor-parallel-size or server.instances, or give it more GPUs"
         yield Finding("too-few-gpus", "blocks", seen, "vLLM refuses to start with more ranks than GPUs", fix)
-
-
-def _spreads(args: Mapping[str, Any]) -> bool:
-    """Whether a server with these flags may span several boxes."""
-    elsewhere = [name for name in args if name.startswith(("nnodes", "data-parallel-")) and name != _DATA_PARALLEL]
-    return bool(elsewhere) or "ray" in (args.get("distributed-executor-backend"), args.get("data-parallel-backend"))
 
 
 def partitions(setup: Setup) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ import contextlib
 import re
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from loadgen.errors import ProfileError
@@ -323,7 +324,10 @@ class _Shell:
             piece = match[0]
             if piece[0] in "$`" and len(piece) > 1 and piece[1] != "'":
                 values = self._values(piece, used)
-                yield values if quoted or not split else [part for value in values for part in _split(value)]
+                if split and not quoted:
+                    parts = ([value] if value.missing else map(Word, value.text.split()) for value in values)
+                    values = list(chain.from_iterable(parts))
+                yield values
             elif piece[0] == "\\":
                 kept = piece[1:].strip("\r\n")
                 yield [Word(kept if not quoted or kept in '\\"$`' else piece)]
@@ -349,11 +353,6 @@ class _Shell:
         if value is None:
             return [Word(written, (name,))]
         return value if whole else value[:1] or [Word("")]
-
-
-def _split(word: Word) -> list[Word]:
-    """The words of an unquoted value."""
-    return [word] if word.missing else [Word(text) for text in word.text.split()]
 
 
 def _joined(words: Sequence[Word], between: str = " ") -> Word:
