@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -64,24 +63,19 @@ _MIN_S = 1.0
 _MAX_GAP_S = 5.0
 
 
-class _Range(NamedTuple):
-    low: float
-    high: float
-    unit: str
-    divisor: float = 1.0
-
-
-_PERCENT = _Range(0, 100, "%")
-_RANGES = {
-    "hbm_total_bytes": _Range(1, 1024, "GiB", _GIB),
+_Range = tuple[float, float, str, float]
+"""The least and the most that is plausible, the unit, and what a raw value is divided by to be in it."""
+_PERCENT: _Range = (0, 100, "%", 1.0)
+_RANGES: dict[str, _Range] = {
+    "hbm_total_bytes": (1, 1024, "GiB", _GIB),
     **dict.fromkeys(("gfx_percent", "memory_percent", "xcp_percent", "sm_percent", "dram_percent"), _PERCENT),
-    **dict.fromkeys(("power_w", "power_cap_w", "power_cap_default_w"), _Range(10, 2000, "W")),
-    **dict.fromkeys(("temperature_hotspot_c", "temperature_memory_c"), _Range(5, 120, "C")),
-    **dict.fromkeys(("gfx_clock_mhz", "gfx_clock_max_mhz"), _Range(50, 5000, "MHz")),
+    **dict.fromkeys(("power_w", "power_cap_w", "power_cap_default_w"), (10, 2000, "W", 1.0)),
+    **dict.fromkeys(("temperature_hotspot_c", "temperature_memory_c"), (5, 120, "C", 1.0)),
+    **dict.fromkeys(("gfx_clock_mhz", "gfx_clock_max_mhz"), (50, 5000, "MHz", 1.0)),
     # For GDDR, the effective clock is reported.
-    **dict.fromkeys(("memory_clock_mhz", "memory_clock_max_mhz"), _Range(50, 20000, "MHz")),
-    **dict.fromkeys(("pcie_width", "pcie_width_max"), _Range(1, 32, "lanes")),
-    **dict.fromkeys(("pcie_speed_gts", "pcie_speed_max_gts"), _Range(2.5, 128, "GT/s")),
+    **dict.fromkeys(("memory_clock_mhz", "memory_clock_max_mhz"), (50, 20000, "MHz", 1.0)),
+    **dict.fromkeys(("pcie_width", "pcie_width_max"), (1, 32, "lanes", 1.0)),
+    **dict.fromkeys(("pcie_speed_gts", "pcie_speed_max_gts"), (2.5, 128, "GT/s", 1.0)),
 }
 
 
@@ -207,7 +201,7 @@ def unit_checks(gpu: GpuStatic, sample: GpuSample, samples: Sequence[GpuSample])
     throttling = (sample.throttle_percent or {}).items()
     found = [
         *((name, getattr(gpu, name, None), limits) for name, limits in _RANGES.items()),
-        ("hbm_used_bytes", sample.hbm_used_bytes, _Range(0, most, "GiB", _GIB)),
+        ("hbm_used_bytes", sample.hbm_used_bytes, (0, most, "GiB", _GIB)),
         *((name, getattr(sample, name, None), limits) for name, limits in _RANGES.items()),
         *((f"throttle_percent.{reason}", share, _PERCENT) for reason, share in throttling),
         *_energy(samples),
@@ -233,7 +227,7 @@ def _energy(samples: Sequence[GpuSample]) -> Iterator[tuple[str, float, _Range]]
     counter = increase(times_s, joules, *window_s)
     power = integral(times_s, watts, *window_s, longest_gap_s=_MAX_GAP_S)
     if min(counter.covered_s, power.covered_s) >= _MIN_S:
-        around = _Range(power.amount * (1 - _ENERGY_WITHIN), power.amount * (1 + _ENERGY_WITHIN), "J")
+        around = (power.amount * (1 - _ENERGY_WITHIN), power.amount * (1 + _ENERGY_WITHIN), "J", 1.0)
         yield "energy_j against power", counter.amount, around
 
 
