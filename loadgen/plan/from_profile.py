@@ -84,7 +84,6 @@ def next_stages(profile: Profile) -> Plan:
 
 
 def search_plan(profile: Profile, start: float) -> Plan:
-    """The search of a profile, beginning at a load."""
     assert profile.plan.search is not None
     maker = pkgutil.resolve_name(SEARCHES[profile.plan.search].maker)
     if SEARCHES[profile.plan.search].needs_limits and profile.tiers:

@@ -46,7 +46,6 @@ class AcceptCriterion(ProfileTable):
 
     @property
     def bounds(self) -> dict[Direction, float | str]:
-        """The bounds that are given."""
         given: dict[Direction, float | str | None] = {
             "at_most": self.at_most,
             "at_least": self.at_least,

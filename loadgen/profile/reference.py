@@ -68,7 +68,6 @@ load.concurrency = 1
 
 
 def profile_reference() -> str:
-    """The whole page."""
     grammar = "\n".join(line.strip() for line in (distributions.__doc__ or "").splitlines() if line.startswith("    "))
     sections = [_section(path, model) for path, model in tables().items()]
     return "".join([_HEAD, *sections, _VARIANTS, _LENGTHS.format(grammar=grammar)])

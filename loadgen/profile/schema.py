@@ -193,12 +193,10 @@ class Slo(ProfileTable):
 
     @property
     def limits_ms(self) -> dict[str, float]:
-        """The limits on latencies, by name."""
         return dict(self.__pydantic_extra__)
 
     @property
     def has_limits(self) -> bool:
-        """Whether any limit is set."""
         return bool(self.limits_ms or self.failed)
 
     @model_serializer(mode="wrap")
@@ -222,7 +220,6 @@ class TierLimits(Slo):
 
     @property
     def limits_ms(self) -> dict[str, float]:
-        """The limits on latencies, by name."""
         speed = {} if self.tokens_per_s is None else {"tpot_p75": 1000 / self.tokens_per_s}
         return {**super().limits_ms, **speed}
 
@@ -284,7 +281,6 @@ class Cluster(ProfileTable):
 
     @property
     def remote(self) -> bool:
-        """Whether the load comes from other machines."""
         return bool(self.hosts) or self.scheduler is not None
 
     @property
@@ -477,7 +473,6 @@ class Profile(ProfileTable):
 
     @property
     def has_limits(self) -> bool:
-        """Whether there are limits for a search to go by."""
         return self.slo.has_limits or bool(self.tiers)
 
     @property

@@ -118,7 +118,6 @@ def _check_cpus(text: str) -> str:
 
 
 def mean_rate(points: Sequence[tuple[float, float]]) -> float:
-    """Mean requests a second over the points."""
     requests = sum((t1 - t0) * (r0 + r1) / 2 for (t0, r0), (t1, r1) in pairwise(points))
     return requests / (points[-1][0] - points[0][0])
 

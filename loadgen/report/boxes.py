@@ -24,8 +24,6 @@ Boxes = Mapping[str, Certificate]
 
 
 class BoxRow(NamedTuple):
-    """One box among the others."""
-
     name: str
     certificate: Certificate
     mean_rank: float | None  # over all figures; 1 is the best of all boxes
@@ -123,7 +121,6 @@ def _rank(known: Mapping[str, Mapping[str, Criterion]], name: str, figure: str) 
 
 
 def boxes_document(sections: Sequence[Section]) -> dict[str, object]:
-    """The rows as a document."""
     rows: Sequence[BoxRow] = sections[0].tables[0].rows
     return {
         "schema": "vramp.boxes/1",

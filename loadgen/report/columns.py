@@ -348,13 +348,11 @@ def known(shown: Sequence[Column[Measured]], rows: Sequence[Measured]) -> list[C
 
 
 def instance_columns(*, decimals: int | None = None) -> list[Column[InstanceResult]]:
-    """Columns for each server's part in a shared stage."""
     names = "completed failed output_tokens_per_s ttft_p50_ms tpot_p50_ms"
     return [Column("server", lambda one: one.url, words=True, width=28), *columns(names, decimals=decimals)]
 
 
 def host_columns(*, decimals: int | None = None) -> list[Column[HostResult]]:
-    """Columns for each host's part in a stage of a cluster."""
     return [
         Column("host", lambda one: one.name, words=True, width=16),
         Column("share", lambda one: percent(one.share), width=6),
@@ -368,7 +366,6 @@ def host_columns(*, decimals: int | None = None) -> list[Column[HostResult]]:
 
 
 def load_column(stages: Sequence[StageResult]) -> Column[StageResult]:
-    """A column with the name of each stage."""
     names = titles(stages)
     return Column("load", lambda stage: names[stage.index], words=True)
 
@@ -398,8 +395,6 @@ def published_columns(stages: Sequence[StageResult]) -> list[Column[Comparison]]
 
 
 class NamedSummary(NamedTuple):
-    """A row of statistics."""
-
     title: str
     summary: Summary
     load: str = ""

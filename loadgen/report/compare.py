@@ -49,8 +49,6 @@ _FAILED_SHARE = 0.01
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One of the compared runs."""
-
     name: str  # as given by the user
     run_id: str
     started_at: str | None  # null if another tool's file has no date
@@ -60,8 +58,6 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class StageComparison(msgspec.Struct, frozen=True):
-    """Two stages of the same load."""
-
     title: str
     stage_a: int  # its number, from 1
     stage_b: int

@@ -184,8 +184,6 @@ def _value(value: float | None, *, at_least: bool) -> str:
 
 
 class VariantOutcome(NamedTuple):
-    """How one variant of a sweep ended."""
-
     variant: str
     state: RunState
     reason: str

@@ -122,7 +122,6 @@ def _is_foreign(a: Result, b: Result) -> bool:
 
 
 def _common(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
-    """The keys that both have."""
     return [key for key in a if key in b]
 
 

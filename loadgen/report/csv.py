@@ -93,7 +93,6 @@ def _standing(name: str) -> Source:
 
 
 def _part(part: str, names: str, prefix: str = "") -> dict[str, Source]:
-    """Attributes of a part of a stage."""
     return {f"{prefix}{name}": f"{part}.{name}" for name in names.split()}
 
 

@@ -65,16 +65,12 @@ _WITH_A_BASELINE = ("output_tok_s", "req_s", "ttft", "tpot", "goodput", "j_per_t
 
 
 class Heading(NamedTuple):
-    """What was measured, and the first questions of a reader."""
-
     title: str
     facts: str
     answers: Sequence[Assessment]
 
 
 class Table(NamedTuple):
-    """Rows under their columns."""
-
     columns: Sequence[Column[Any]]
     rows: Sequence[Any]
     title: str = ""
@@ -136,7 +132,6 @@ def throughput(stages: Sequence[StageResult]) -> Section:
 
 
 def efficiency(stages: Sequence[StageResult]) -> Section:
-    """Tokens by user, GPU, power and money."""
     shown = known(EFFICIENCY, stages)
     unknown = [f"unknown: {why}" for why in map(mfu_unknown, stages) if why]
     peaks = [

@@ -58,8 +58,6 @@ class ListedRun(msgspec.Struct, frozen=True):
 
 
 class StageFigures(msgspec.Struct, frozen=True):
-    """The figures of a stage that a trend can show."""
-
     load: str
     doubt: str | None
     figures: dict[str, Estimate]
@@ -106,8 +104,6 @@ class VersionMean(msgspec.Struct, frozen=True):
 
 
 class Trend(msgspec.Struct, frozen=True):
-    """One figure of one load over the runs."""
-
     figure: str
     unit: str
     confidence: float

@@ -47,7 +47,6 @@ def runs_json(folder: str, runs: Sequence[NamedRun], found: Sequence[Trend]) -> 
 
 
 def trend_section(trend: Trend) -> Section:
-    """The runs and the versions of a trend."""
     left_out = sum(not point.counts for point in trend.points)
     not_counted = f"{counted(left_out, 'run')} in brackets not counted: {trend.why_not_counted}"
     notes = [Note("", not_counted)] if left_out else []

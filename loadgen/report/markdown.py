@@ -13,7 +13,6 @@ from loadgen.schema.result import Result
 
 
 def markdown_report(result: Result) -> str:
-    """Heading, answers, and every section."""
     head = heading(result)
     answers = "\n".join(f"- **{one.question}** {escaped(one.text)}" for one in head.answers)
     return "\n\n".join(

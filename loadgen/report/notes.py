@@ -27,8 +27,6 @@ _MIN_TAIL = 0.01  # of the window: a shorter tail is not mentioned
 
 
 class Note(NamedTuple):
-    """One thing to know."""
-
     subject: str
     text: str
 
@@ -193,7 +191,6 @@ def mfu_unknown(stage: StageResult) -> str:
 
 
 def mfu_words(compute: ComputeResult) -> str:
-    """The estimated operations and MFU, or why there is none."""
     reported = f"{significant(compute.tflops_per_gpu)} TFLOP/s a GPU by the engine's own estimate"
     if compute.mfu_percent is None:
         return f"unknown: {reported}, but {compute.why}"

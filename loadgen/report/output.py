@@ -128,7 +128,6 @@ def _degenerate(stage: StageResult) -> str | None:
 
 
 def output_verdicts(result: Result) -> list[Verdict]:
-    """All verdicts on the output, of stages and of the run."""
     of_stages = (verdict for stage in result.stages for verdict in stage.verdicts)
     return [verdict for verdict in (*of_stages, *result.verdicts) if is_of_output(verdict)]
 
@@ -146,8 +145,6 @@ class TextDifference(msgspec.Struct, frozen=True):
 
 
 class OutputComparison(msgspec.Struct, frozen=True):
-    """The output of two runs."""
-
     texts: list[TextDifference]  # the last is their mean; empty if nothing is comparable
     same_answers: int
     answers: int

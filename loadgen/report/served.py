@@ -105,8 +105,6 @@ MORE: tuple[Column[StageResult], ...] = (
 
 
 class NamedLatency(NamedTuple):
-    """A row of a latency's figures."""
-
     name: str
     latency: EngineLatencyMs
 

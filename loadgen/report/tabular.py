@@ -59,7 +59,6 @@ class Column(Generic[_Row]):
         return None if isinstance(value, str) else value
 
     def report(self, row: _Row, form: Form = fmt.grouped) -> str:
-        """The cell of a report."""
         value = self.value(row)
         decimals = self.decimals
         written = fmt.significant if decimals is None else lambda number: form(number, decimals)
@@ -171,12 +170,10 @@ def plain(value: object) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """A text cut to this width."""
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def json_text(document: object) -> str:
-    """A document as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
 
 

@@ -14,7 +14,6 @@ _WIDTH = 78
 
 
 def text_report(result: Result) -> str:
-    """Heading, answers, and every section."""
     head = heading(result)
     lines = [head.title, head.facts, *(f"{one.question} {one.text}" for one in head.answers)]
     return "\n".join([*map(one_line, lines), sections_text(sections(result))])

@@ -220,7 +220,6 @@ class SafeFiles:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows are wanted."""
         return self._rows is not None
 
     def write(self, line: Line) -> list[Event]:

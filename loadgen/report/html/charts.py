@@ -64,7 +64,6 @@ def chart_text(text: str) -> str:
 
 
 def coloured(text: str, colour: str) -> str:
-    """A text in a colour."""
     return f"<span style='color:{colour}'>{chart_text(text)}</span>"
 
 
@@ -172,7 +171,6 @@ def _stage_line(stages: list[StageResult], x: Values, y: Values, colour: str, wh
 
 
 def _line(x: Values, y: Values, names: Sequence[str], colour: str, what: str, unit: str) -> go.Scatter:
-    """Labelled points on a line."""
     return go.Scatter(
         x=x,
         y=y,
@@ -251,7 +249,6 @@ def _knee(figure: go.Figure, result: Result) -> None:
 
 
 def latency_by_held(points: Sequence[CurvePoint], metric: str) -> go.Figure:
-    """The median and p99 of `ttft` or `itl`."""
     figure = go.Figure()
     for part, colour in _parts(points):
         summaries = [getattr(point, f"{metric}_ms") for point in part]

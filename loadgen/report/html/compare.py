@@ -86,8 +86,6 @@ def _frontiers(runs: Sequence[Named], figures: Figures) -> str:
 
 
 class _Row(NamedTuple):
-    """A stage with its names when shown among those of other runs."""
-
     run: str
     load: str
     stage: StageResult

@@ -30,8 +30,6 @@ _MARKED = {"note": ACCENT, "error": BAD}  # kinds of events drawn across all row
 
 
 class Line(NamedTuple):
-    """One column in a row."""
-
     name: str
     columns: Columns
     column: str
@@ -41,8 +39,6 @@ class Line(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row of the figure."""
-
     title: str
     lines: list[Line]
     log: bool = False
