@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
-
 from loadgen.format import UNKNOWN, counted, exact, exact_percent
 from loadgen.metrics.bursts import is_buffered
 from loadgen.metrics.stall import STALLED
 from loadgen.metrics.verdicts import merged
-from loadgen.report.notes import has_numbers
+from loadgen.report.notes import Note, has_numbers
 from loadgen.report.output import is_of_output, output_verdicts
+from loadgen.report.tabular import Bad, judged
 from loadgen.schema.finding import Verdict
 from loadgen.schema.result import FailureCheck, Result, SloCheck, StageResult, met_limits
 from loadgen.searches import SEARCHES
@@ -24,20 +23,12 @@ _BOUNDS = ("host-limited", "bandwidth-bound", "compute-bound")
 _STATES = {"server_died": "the server died", "failed": "the run failed"}
 
 
-class Assessment(msgspec.Struct, frozen=True):
-    """One question and its answer."""
-
-    question: str
-    text: str
-    bad: bool = False  # it needs attention
-
-
-def assessment(result: Result) -> list[Assessment]:
-    """The answers in order; only the first if nothing was measured."""
+def assessment(result: Result) -> list[Note]:
+    """The questions with their answers, in order; only the first if nothing was measured."""
     measured = measured_stages(result)
     if not measured:
         return [_healthy(result)]
-    saturated = Assessment("Saturated?", _search_words(result) + _queue_words(result, measured))
+    saturated = Note("Saturated?", _search_words(result) + _queue_words(result, measured))
     slo = [_slo(measured)] if any(met_limits(stage) is not None for stage in measured) else []
     return [_healthy(result), *_right(result), saturated, _limit(result, measured), *slo]
 
@@ -145,22 +136,22 @@ def titles(stages: Sequence[StageResult]) -> dict[int, str]:
     return {index: name if every.count(name) == 1 else f"{name} (#{index + 1})" for index, name in names.items()}
 
 
-def _healthy(result: Result) -> Assessment:
+def _healthy(result: Result) -> Note:
     problems = [
         *_run_problems(result),
         *by_text(one for one in result.verdicts if one.bad and not is_of_output(one)),
     ]
     completed = sum(stage.requests.completed for stage in result.stages)
     if problems:
-        return Assessment("Healthy?", f"No: {'; '.join(problems)}.", bad=True)
+        return Note("Healthy?", Bad(f"No: {'; '.join(problems)}."))
     if result.kind == "monitor":
         served = [stage.engine.requests or 0 for stage in result.stages if stage.engine is not None]
         traffic = f"{sum(served):,} requests of others ended" if served else "no engine was measured"
-        return Assessment("Healthy?", f"As far as can be seen: nothing was sent, {traffic}, {_looked_at(result)}.")
+        return Note("Healthy?", f"As far as can be seen: nothing was sent, {traffic}, {_looked_at(result)}.")
     if result.measured_by is not None and not all(stage.duration_s for stage in result.stages):
-        return Assessment("Healthy?", f"Not known: {result.measured_by} does not say how many requests failed.")
+        return Note("Healthy?", f"Not known: {result.measured_by} does not say how many requests failed.")
     stopped = f" The run was stopped: {first_line(result.reason)}." if result.state == "stopped" else ""
-    return Assessment("Healthy?", f"Yes: {completed:,} requests completed, none failed; {_looked_at(result)}.{stopped}")
+    return Note("Healthy?", f"Yes: {completed:,} requests completed, none failed; {_looked_at(result)}.{stopped}")
 
 
 def by_text(verdicts: Iterable[Verdict]) -> list[str]:
@@ -174,22 +165,22 @@ def _looked_at(result: Result) -> str:
     return f"no fault was seen on {counted(gpus, 'GPU')}" if gpus else "no GPU was measured"
 
 
-def _right(result: Result) -> list[Assessment]:
+def _right(result: Result) -> list[Note]:
     """Whether the output is right, as far as it was checked."""
     question, found = "Is the output right?", output_verdicts(result)
     if found:
-        return [Assessment(question, f"No: {'; '.join(f'{one.subject}: {one.text}' for one in found)}.", bad=True)]
+        return [Note(question, Bad(f"No: {'; '.join(f'{one.subject}: {one.text}' for one in found)}."))]
     canary = result.canary
     if canary is None:
         return []
     scored, answers = (sum(getattr(one.canary, name, 0) for one in result.stages) for name in ("scores", "answers"))
     if not scored and not answers:
-        return [Assessment(question, "Not known: no canary was answered under load.")]
+        return [Note(question, "Not known: no canary was answered under load.")]
     looked = f"{counted(scored, 'score')} and {counted(answers, 'greedy answer')} under load"
     own = sum(one.answers.read for one in result.stages if one.answers is not None)
     looked += f", and {counted(own, 'answer')} of the load's own without a defect" if own else ""
     missing = f" Not checked: {'; '.join(canary.unchecked)}." if canary.unchecked else ""
-    return [Assessment(question, f"Like the idle engine's, by {looked}.{missing}")]
+    return [Note(question, f"Like the idle engine's, by {looked}.{missing}")]
 
 
 def _run_problems(result: Result) -> list[str]:
@@ -274,44 +265,44 @@ def by_load(stage: StageResult) -> float:
     return stage.concurrency.mean or float(stage.target.concurrency or 0)
 
 
-def _limit(result: Result, stages: Sequence[StageResult]) -> Assessment:
+def _limit(result: Result, stages: Sequence[StageResult]) -> Note:
     question = "What was the limit?"
     if result.client.limited:
-        return Assessment(
-            question, f"The client: {result.client.why}. These are not the server's numbers alone.", bad=True
-        )
+        why = f"The client: {result.client.why}. These are not the server's numbers alone."
+        return Note(question, Bad(why))
     if result.measured_by is not None:
-        return Assessment(question, f"Not known: {result.measured_by} does not say whether its client kept up.")
+        return Note(question, f"Not known: {result.measured_by} does not say whether its client kept up.")
     if any(is_buffered(stage.bursts) for stage in stages):
-        return Assessment(question, "Not known: something between engine and client holds the streams back.", bad=True)
+        return Note(question, Bad("Not known: something between engine and client holds the streams back."))
     most = max(stages, key=_output)
     found = {one.id: one.text for one in most.verdicts}
     words = [found[name] for name in (*_BOUNDS, *_QUEUES) if name in found]
     words += [behind] if (behind := _behind(most)) is not None else []
     at = f"at {titles(stages)[most.index]}"
     if _has_stalled(result, most):
-        return Assessment(question, f"The server: it stalled {at}, where throughput was highest.", bad=True)
+        return Note(question, Bad(f"The server: it stalled {at}, where throughput was highest."))
     if not words and not _says_what_waits(result):
-        return Assessment(question, "Not known: not the client, but the engine does not say what waits in it.")
+        return Note(question, "Not known: not the client, but the engine does not say what waits in it.")
     if not words:
         kept_up = f"{at}, where throughput was highest, the client kept up and nothing waited in the engine"
-        return Assessment(question, f"The load itself: {kept_up}.")
+        return Note(question, f"The load itself: {kept_up}.")
     whose = "The host" if "host-limited" in found else "The server"
-    return Assessment(question, f"{whose}, not the client: {at} {'; '.join(words)}.", bad="host-limited" in found)
+    text = f"{whose}, not the client: {at} {'; '.join(words)}."
+    return Note(question, judged(text, good="host-limited" not in found))
 
 
-def _slo(stages: Sequence[StageResult]) -> Assessment:
+def _slo(stages: Sequence[StageResult]) -> Note:
     names = titles(stages)
-    judged = [stage for stage in stages if met_limits(stage) is not None]
-    missed = sorted((stage for stage in judged if not met_limits(stage)), key=by_load)
+    limited = [stage for stage in stages if met_limits(stage) is not None]
+    missed = sorted((stage for stage in limited if not met_limits(stage)), key=by_load)
     if not missed:
-        return Assessment("Within its limits?", "Yes, at every stage.")
+        return Note("Within its limits?", "Yes, at every stage.")
     first = missed[0]
     words = missed_words(first)
     if first.failures is not None and not first.failures.met:
         words.append(failure_words(first.failures, first.requests.errors))
-    text = f"Missed at {len(missed)} of {len(judged)} stages, first at {names[first.index]}: {'; '.join(words)}."
-    return Assessment("Within its limits?", text, bad=True)
+    text = f"Missed at {len(missed)} of {len(limited)} stages, first at {names[first.index]}: {'; '.join(words)}."
+    return Note("Within its limits?", Bad(text))
 
 
 def first_line(text: str) -> str:

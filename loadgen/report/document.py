@@ -17,7 +17,7 @@ from loadgen.record.figures import FIGURES
 from loadgen.record.quote import quote_of
 from loadgen.record.slo import sure_words
 from loadgen.record.subject import engine_of, hardware_of, known_time, model_of
-from loadgen.report.assessment import Assessment, assessment, best_stage, first_line, interrupted_search, titles
+from loadgen.report.assessment import assessment, best_stage, first_line, interrupted_search, titles
 from loadgen.report.columns import (
     CURVE,
     EFFICIENCY,
@@ -64,12 +64,6 @@ _WITH_A_BASELINE = ("output_tok_s", "req_s", "ttft", "tpot", "goodput", "j_per_t
 """The figures shown with those of a baseline; `vramp compare` shows all."""
 
 
-class Heading(NamedTuple):
-    title: str
-    facts: str
-    answers: Sequence[Assessment]
-
-
 class Table(NamedTuple):
     columns: Sequence[Column[Any]]
     rows: Sequence[Any]
@@ -89,13 +83,14 @@ class Section(NamedTuple):
         return not self.notes and not any(table.rows for table in self.tables)
 
 
-def heading(result: Result) -> Heading:
+def heading(result: Result) -> Section:
+    """What was measured, with the first questions of a reader and their answers as notes."""
     ended = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}: {first_line(result.reason)}"
     started = f", started {began}" if (began := known_time(result.started_at)) is not None else ""
     words = f"{engine_of(result)}, run {result.run_id}{started}{ended}"
     data = f", sent {result.data.words}" if result.data is not None else ""
     facts = f"{words}, measured with {result.measured_by or f'vramp {result.vramp_version}'}{data}"
-    return Heading(f"{model_of(result)} on {hardware_of(result)}", facts, assessment(result))
+    return Section(f"{model_of(result)} on {hardware_of(result)}", notes=assessment(result), about=facts)
 
 
 def sections(result: Result, statistics: str = "count mean p50 p90 p99 max") -> list[Section]:

@@ -14,9 +14,9 @@ from loadgen.schema.result import Result
 
 def markdown_report(result: Result) -> str:
     head = heading(result)
-    answers = "\n".join(f"- **{one.question}** {escaped(one.text)}" for one in head.answers)
+    answers = "\n".join(f"- **{note.subject}** {escaped(note.text)}" for note in head.notes)
     return "\n\n".join(
-        [f"### {escaped(head.title)}", escaped(head.facts), answers, sections_markdown(sections(result))]
+        [f"### {escaped(head.title)}", escaped(head.about), answers, sections_markdown(sections(result))]
     )
 
 

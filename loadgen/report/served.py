@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
@@ -104,22 +103,17 @@ MORE: tuple[Column[StageResult], ...] = (
 )
 
 
-class NamedLatency(NamedTuple):
-    name: str
-    latency: EngineLatencyMs
-
-
-def latencies_of(engine: EngineStage | None) -> list[NamedLatency]:
+def latencies_of(engine: EngineStage | None) -> list[tuple[str, EngineLatencyMs]]:
     found = engine.latency_ms if engine is not None else {}
-    return [NamedLatency(name, found[name]) for name in LATENCIES if name in found]
+    return [(name, found[name]) for name in LATENCIES if name in found]
 
 
-LATENCY: tuple[Column[NamedLatency], ...] = (
-    Column("", lambda row: f"{latency_title(row.name)} ({latency_unit(row.name)})", words=True, width=16),
-    Column("count", lambda row: row.latency.count, width=10),
-    Column("mean", lambda row: mean(row.latency, row.name), width=12),
+LATENCY: tuple[Column[tuple[str, EngineLatencyMs]], ...] = (
+    Column("", lambda row: f"{latency_title(row[0])} ({latency_unit(row[0])})", words=True, width=16),
+    Column("count", lambda row: row[1].count, width=10),
+    Column("mean", lambda row: mean(row[1], row[0]), width=12),
     *(
-        Column(percentile, lambda row, name=percentile: within(row.latency, row.name, name), width=14)  # type: ignore[misc]
+        Column(percentile, lambda row, name=percentile: within(row[1], row[0], name), width=14)  # type: ignore[misc]
         for percentile in PERCENTILES
     ),
 )

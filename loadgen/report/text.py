@@ -15,7 +15,7 @@ _WIDTH = 78
 
 def text_report(result: Result) -> str:
     head = heading(result)
-    lines = [head.title, head.facts, *(f"{one.question} {one.text}" for one in head.answers)]
+    lines = [head.title, head.about, *(f"{note.subject} {note.text}" for note in head.notes)]
     return "\n".join([*map(one_line, lines), sections_text(sections(result))])
 
 

@@ -388,7 +388,7 @@ def said(situation: Situation) -> Iterator[str]:
         record.apply(line)
     result = record.result()
     for answer in assessment(result):
-        yield f"{answer.question} {answer.text}"
+        yield f"{answer.subject} {answer.text}"
     for verdict in (*result.verdicts, *(found for stage in result.stages for found in stage.verdicts)):
         yield f"{verdict.id}{'' if verdict.bad else ' (information)'}, {verdict.subject}: {verdict.text}"
     quote = quote_of(result)

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from loadgen.report.assessment import assessment, best_stage, missed_words, shortcomings, titles
+from loadgen.report.tabular import Bad
 from loadgen.report.text import text_report
 from loadgen.schema.bounds import Columns
 from loadgen.schema.finding import Verdict
@@ -34,11 +35,11 @@ def ladder() -> Result:
 
 
 def answers(of: Result) -> dict[str, str]:
-    return {answer.question: answer.text for answer in assessment(of)}
+    return {answer.subject: answer.text for answer in assessment(of)}
 
 
 def bad(of: Result) -> set[str]:
-    return {answer.question for answer in assessment(of) if answer.bad}
+    return {answer.subject for answer in assessment(of) if isinstance(answer.text, Bad)}
 
 
 def test_a_ladder_that_saturates_and_misses_its_limit() -> None:

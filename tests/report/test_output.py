@@ -7,6 +7,7 @@ from loadgen.report.assessment import assessment
 from loadgen.report.html.run_page import html_report
 from loadgen.report.markdown import markdown_report
 from loadgen.report.output import OutputComparison, compare_output, comparison_words, output_words
+from loadgen.report.tabular import Bad
 from loadgen.report.text import text_report
 from loadgen.schema.finding import Verdict
 from loadgen.schema.output import CanaryCount, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
@@ -42,8 +43,8 @@ def run(*verdicts: Verdict, found: CanaryResult | None = None) -> Result:
 
 
 def right(of: Result) -> tuple[str, bool]:
-    (answer,) = (answer for answer in assessment(of) if answer.question == "Is the output right?")
-    return answer.text, answer.bad
+    (answer,) = (answer for answer in assessment(of) if answer.subject == "Is the output right?")
+    return answer.text, isinstance(answer.text, Bad)
 
 
 def test_a_stage_says_what_was_looked_at() -> None:
@@ -60,7 +61,7 @@ def test_whether_the_output_is_right_is_among_the_first_answers() -> None:
     assert bad and "stage 1: wrong output" in text
     text, _ = right(run(found=replace(canary(), unchecked=("no text was scored",))))
     assert text.endswith("Not checked: no text was scored.")
-    assert "output" not in " ".join(answer.question for answer in assessment(result(stage(80))))
+    assert "output" not in " ".join(answer.subject for answer in assessment(result(stage(80))))
 
 
 def test_every_report_has_the_texts_and_the_answers() -> None:

@@ -13,6 +13,7 @@ from loadgen.report.csv import csv_report
 from loadgen.report.html.run_page import html_report
 from loadgen.report.markdown import markdown_report
 from loadgen.report.served import LATENCY, SERVED, latencies_of, served_notes
+from loadgen.report.tabular import Bad
 from loadgen.report.text import text_report
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
 from loadgen.schema.result import Concurrency, Requests, Result, StageResult, Target, Throughput, Tokens
@@ -83,7 +84,7 @@ def test_what_an_engine_does_not_report_is_reported_once_and_what_is_others_each
 
 def test_a_monitor_is_healthy_although_nothing_was_measured_by_us() -> None:
     seen = monitor(watched())
-    assert [(one.text, one.bad) for one in assessment(seen)] == [
+    assert [(one.text, isinstance(one.text, Bad)) for one in assessment(seen)] == [
         ("As far as can be seen: nothing was sent, 120 requests of others ended, no GPU was measured.", False)
     ]
     assert shortcomings(seen) == []

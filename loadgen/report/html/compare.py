@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 from loadgen.metrics.frontier import price_of
 from loadgen.record.subject import engine_of, hardware_of, known_time, model_of
@@ -25,6 +26,7 @@ from loadgen.report.tabular import Column, html_table, plain
 from loadgen.schema.result import Result, StageResult
 
 Named = tuple[str, Result]
+_Row = tuple[str, str, StageResult]  # of a run, its load in words
 
 
 def compare_page(runs: Sequence[Named], comparisons: Sequence[RunComparison]) -> str:
@@ -85,21 +87,15 @@ def _frontiers(runs: Sequence[Named], figures: Figures) -> str:
     return section("The frontier", grid(*places, columns=2), note=note)
 
 
-class _Row(NamedTuple):
-    run: str
-    load: str
-    stage: StageResult
-
-
 def _stages(runs: Sequence[Named]) -> str:
     rows = [
-        _Row(name, titles(result.stages)[stage.index], stage) for name, result in runs for stage in charts.drawn(result)
+        (name, titles(result.stages)[stage.index], stage) for name, result in runs for stage in charts.drawn(result)
     ]
-    shown = known(_SHOWN, [row.stage for row in rows])
+    shown = known(_SHOWN, [stage for _, _, stage in rows])
     named: list[Column[_Row]] = [
-        Column("run", lambda row: row.run, words=True),
-        Column("ISL/OSL", lambda row: f"{row.stage.isl}/{row.stage.osl}"),
-        Column("load", lambda row: row.load),
+        Column("run", itemgetter(0), words=True),
+        Column("ISL/OSL", lambda row: f"{row[2].isl}/{row[2].osl}"),
+        Column("load", itemgetter(1)),
     ]
     table = html_table([*named, *map(_of_stage, shown)], rows)
     return section("Tokens by user, GPU, power and money", table)
@@ -109,4 +105,4 @@ _SHOWN = [*EFFICIENCY, *columns("ttft_p50_ms ttft_p99_ms met_limits")]
 
 
 def _of_stage(column: Column[Any]) -> Column[_Row]:
-    return replace(column, value=lambda row: column.value(row.stage))
+    return replace(column, value=lambda row: column.value(row[2]))

@@ -7,7 +7,6 @@ the full ones are the best choices at each speed for a user.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import plotly.graph_objects as go
 
@@ -24,12 +23,8 @@ PALE_NOTE = (
     "each line leads along its own best points; a pale one has another above it on some line, no slower for a user."
 )
 _PALE = 0.3
+_Placed = tuple[StageResult, Point]
 _REPORTED = columns("ttft_p99_ms interactivity_tokens_per_s usd_per_million_output_tokens")
-
-
-class _Placed(NamedTuple):
-    stage: StageResult
-    place: Point
 
 
 def axes_of(series: Sequence[ColouredStages]) -> Axes:
@@ -51,40 +46,40 @@ def frontier_figure(series: Sequence[ColouredStages]) -> go.Figure:
 
 def _placed(series: ColouredStages, axes: Axes) -> list[_Placed]:
     places = [(stage, *axes.point(stage)) for stage in series.stages]
-    return [_Placed(stage, (x, y)) for stage, x, y in places if x is not None and y is not None]
+    return [(stage, (x, y)) for stage, x, y in places if x is not None and y is not None]
 
 
 def _best(points: Sequence[_Placed]) -> dict[tuple[int, int], set[Point]]:
     """The frontier of each shape."""
     shapes: dict[tuple[int, int], list[Point]] = {}
-    for one in points:
-        shapes.setdefault((one.stage.isl, one.stage.osl), []).append(one.place)
+    for stage, place in points:
+        shapes.setdefault((stage.isl, stage.osl), []).append(place)
     return {shape: frontier(places) for shape, places in shapes.items()}
 
 
 def _line(series: ColouredStages, points: Sequence[_Placed]) -> go.Scatter:
-    x, y = zip(*sorted(frontier(one.place for one in points)), strict=True)
+    x, y = zip(*sorted(frontier(place for _, place in points)), strict=True)
     line = {"color": series.colour, "width": 1.75}
     return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", cliponaxis=False, showlegend=False)
 
 
 def _points(series: ColouredStages, points: Sequence[_Placed], best: dict[tuple[int, int], set[Point]]) -> go.Scatter:
-    full = [one.place in best[one.stage.isl, one.stage.osl] for one in points]
+    full = [place in best[stage.isl, stage.osl] for stage, place in points]
     names = titles(series.stages)
     return go.Scatter(
-        x=[one.place[0] for one in points],
-        y=[one.place[1] for one in points],
+        x=[x for _, (x, _) in points],
+        y=[y for _, (_, y) in points],
         name=chart_text(series.name),
         mode="markers+text",
-        text=[load_name(one.stage) for one in points],
+        text=[load_name(stage) for stage, _ in points],
         textposition="top right",
         marker={
             "color": series.colour,
             "size": 8,
             "opacity": [1.0 if one else _PALE for one in full],
-            "symbol": ["circle-open" if hollow(one.stage) else "circle" for one in points],
+            "symbol": ["circle-open" if hollow(stage) else "circle" for stage, _ in points],
         },
-        customdata=[chart_text(f"{series.name}: {names[one.stage.index]}{_reported(one.stage)}") for one in points],
+        customdata=[chart_text(f"{series.name}: {names[stage.index]}{_reported(stage)}") for stage, _ in points],
         hovertemplate="%{customdata}<br>%{y:,.4~g} at %{x:,.4~g}<extra></extra>",
         cliponaxis=False,
     )

@@ -68,13 +68,13 @@ def html_report(result: Result) -> str:
 def _opening(result: Result) -> str:
     head = document.heading(result)
     answers = "\n".join(
-        f"<dt>{plain(one.question)}</dt><dd{' class=bad' if one.bad else ''}>{plain(one.text)}</dd>"
-        for one in head.answers
+        f"<dt>{plain(one.subject)}</dt><dd{' class=bad' if isinstance(one.text, Bad) else ''}>{plain(one.text)}</dd>"
+        for one in head.notes
     )
     return f"""<header>
 <p class='kicker'>vramp {plain(result.vramp_version)} \N{MIDDLE DOT} {plain(result.run_id)}</p>
 <h1>{plain(model_of(result))} <span>on {plain(hardware_of(result))}</span></h1>
-<p class='note'>{plain(head.facts)}</p>
+<p class='note'>{plain(head.about)}</p>
 <dl class='answers'>
 {answers}
 </dl>
