@@ -26,6 +26,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.grouping import by_key
 from loadgen.metrics.difference import CONFIDENCE, Estimate, Ratio, geometric_mean
 from loadgen.record.figures import (
     FIGURES,
@@ -181,11 +182,11 @@ def _near(tokens: float, other: float) -> bool:
 
 
 def _definitions(a: Result, b: Result) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for letter, result in (("A", a), ("B", b)):
-        for name, text in result.definitions.items():
-            found.setdefault(name, []).append(f"{letter}, {result.measured_by}: {text}")
-    return found
+    return by_key(
+        (name, f"{letter}, {result.measured_by}: {text}")
+        for letter, result in (("A", a), ("B", b))
+        for name, text in result.definitions.items()
+    )
 
 
 def _by_load(result: Result, name: str) -> tuple[dict[LoadShape, StageResult], list[str]]:

@@ -13,6 +13,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from loadgen.format import Statistic, counted, exact, exact_percent, fixed, grouped, signed_percent
+from loadgen.grouping import by_key
 from loadgen.record.figures import FIGURES
 from loadgen.record.quote import quote_of
 from loadgen.record.slo import sure_words
@@ -251,9 +252,7 @@ def client_and_engine(result: Result) -> Section:
     names = titles(result.stages)
     compared = {stage.index: stage.truth.over or names[stage.index] for stage in result.stages if stage.truth}
     rows = {compared[stage.index]: stage for stage in result.stages if stage.truth}
-    whys: dict[str, list[str]] = {}
-    for stage in rows.values():
-        whys.setdefault(stage.truth.why if stage.truth else "", []).append(compared[stage.index])
+    whys = by_key((stage.truth.why if stage.truth else "", compared[stage.index]) for stage in rows.values())
     of = Column[StageResult]("of", lambda stage: compared[stage.index], words=True)
     return Section(
         "Client and engine",
@@ -529,9 +528,7 @@ def fit_to_quote(result: Result) -> Section:
     counts = [f"{counted(len(quote.kept), 'rule')} kept"]
     counts += [f"{len(quote.problems)} broken"] if quote.problems else []
     counts += [f"{len(quote.not_checked)} not checked"] if quote.not_checked else []
-    reasons: dict[str, list[str]] = {}
-    for rule, why in quote.not_checked.items():
-        reasons.setdefault(why, []).append(rule)
+    reasons = by_key((why, rule) for rule, why in quote.not_checked.items())
     unknown = "; ".join(f"{', '.join(rules)}: {why}" for why, rules in reasons.items())
     return Section(
         "Fit to quote",

@@ -7,18 +7,18 @@ named where they differ. The JSON has every device.
 from __future__ import annotations
 
 import textwrap
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from loadgen.format import GIB, counted, fixed, memory, number, ranges, scale
+from loadgen.grouping import by_key
 from loadgen.parts import part_called
 from loadgen.report.tabular import Column, json_text, text_lines
 from loadgen.schema.finding import Finding, Severity, by_severity
 from loadgen.schema.probe import ProbeFigure, ProbeResult
-from loadgen.schema.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
+from loadgen.schema.samples import DeviceFile, Examination, GpuExam, GpuProcess, HostExam, Tried, UnitCheck
 
 _WIDTH = 100
 _COLUMN = 16
@@ -53,9 +53,7 @@ def findings_text(findings: Sequence[Finding]) -> str:
 
 def _not_checked(findings: Sequence[Finding]) -> str:
     """One block, with a paragraph for each reason."""
-    rules: defaultdict[str, list[str]] = defaultdict(list)
-    for one in (one for finding in findings for one in finding.skipped):
-        rules[one.reason].append(one.rule)
+    rules = by_key((one.reason, one.rule) for finding in findings for one in finding.skipped)
     return "\n".join(_wrapped(f"not checked: {', '.join(names)} - {reason}", "  ") for reason, names in rules.items())
 
 
@@ -123,7 +121,7 @@ def _box(found: Examination) -> str:
     return "\n".join(
         [
             *_entries("versions", ", ".join(reported)),
-            *_entries("not here", *([", ".join(absent)] if absent else [])),
+            *_entries("not here", ", ".join(absent)),
             *_entries("user", f"{found.user}, groups {', '.join(found.groups)}"),
             *_entries("devices", *(map(_device, found.devices) if found.devices else ["no file of a GPU"])),
         ]
@@ -142,8 +140,8 @@ def _candidate(tried: Tried) -> str:
     outcome = f"works{took}" if tried.failure is None else f"fails: {tried.failure}"
     lines = [
         _wrapped(f"{tried.vendor}: {tried.name}: {outcome}", "  "),
-        *_entries("why", *filter(None, [tried.why])),
-        *_entries("reported", *filter(None, [reported])),
+        *_entries("why", tried.why),
+        *_entries("reported", reported),
         *_entries("printed", *tried.printed),
     ]
     if tried.gpus:
@@ -154,10 +152,7 @@ def _candidate(tried: Tried) -> str:
 
 
 def _gpu_lines(exams: Sequence[GpuExam]) -> Iterator[str]:
-    by_socket: defaultdict[str, list[GpuStatic]] = defaultdict(list)
-    for exam in exams:
-        by_socket[exam.gpu.socket or str(exam.gpu.index)].append(exam.gpu)
-    for devices in by_socket.values():
+    for devices in by_key((exam.gpu.socket or str(exam.gpu.index), exam.gpu) for exam in exams).values():
         gpu = devices[0]
         parts = [gpu.name, gpu.bdf, gpu.arch, gpu.compute_partition, gpu.memory_partition, gpu.virtualization]
         yield from _entries(f"GPU {ranges(each.index for each in devices)}", "  ".join(filter(None, parts)))
@@ -177,11 +172,11 @@ def _rated(exams: Sequence[GpuExam]) -> Iterator[str]:
 
 def _firmware(exams: Sequence[GpuExam]) -> Iterator[str]:
     """Each distinct set of versions, with the devices that have it."""
-    devices: defaultdict[str, list[int]] = defaultdict(list)
-    for exam in exams:
-        if exam.gpu.firmware:
-            words = ", ".join(f"{name} {version}" for name, version in exam.gpu.firmware.items())
-            devices[words].append(exam.gpu.index)
+    devices = by_key(
+        (", ".join(f"{name} {version}" for name, version in gpu.firmware.items()), gpu.index)
+        for gpu in (exam.gpu for exam in exams)
+        if gpu.firmware
+    )
     alike = len(devices) == 1
     texts = [words if alike else f"GPU {ranges(indices)}: {words}" for words, indices in devices.items()]
     yield from _entries("firmware", *texts)
@@ -206,10 +201,7 @@ _VALUES: tuple[Column[_Quantity], ...] = (
 
 def _values(exams: Sequence[GpuExam]) -> Iterator[_Quantity]:
     """Quantities with a plausible range, then those without."""
-    judged: defaultdict[str, list[tuple[int, UnitCheck]]] = defaultdict(list)
-    for exam in exams:
-        for check in exam.checks:
-            judged[check.quantity].append((exam.gpu.index, check))
+    judged = by_key((check.quantity, (exam.gpu.index, check)) for exam in exams for check in exam.checks)
     yield from map(_judged, judged.values())
     for name, unit in _COUNTED.items():
         values = [value for exam in exams if (value := getattr(exam.sample, name)) is not None]
@@ -231,14 +223,14 @@ def _judged(checks: Sequence[tuple[int, UnitCheck]]) -> _Quantity:
 
 def _processes(exams: Sequence[GpuExam]) -> Iterator[str]:
     """Each distinct list of processes, with the devices that have it."""
-    holders: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-    for exam in exams:
-        processes = exam.sample.processes or ()
-        more = [f"{len(processes) - _MAX_PROCESSES} more"] if len(processes) > _MAX_PROCESSES else []
-        if processes:
-            holders[(*map(_process, processes[:_MAX_PROCESSES]), *more)].append(exam.gpu.index)
+    holders = by_key((_listed(exam.sample.processes), exam.gpu.index) for exam in exams if exam.sample.processes)
     for listed, indices in holders.items():
         yield from _entries(f"on GPU {ranges(indices)}", *listed)
+
+
+def _listed(processes: Sequence[GpuProcess]) -> tuple[str, ...]:
+    more = [f"{len(processes) - _MAX_PROCESSES} more"] if len(processes) > _MAX_PROCESSES else []
+    return (*map(_process, processes[:_MAX_PROCESSES]), *more)
 
 
 def _process(process: GpuProcess) -> str:
@@ -249,13 +241,8 @@ def _process(process: GpuProcess) -> str:
 
 def _missing(exams: Sequence[GpuExam]) -> list[str]:
     """Missing fields by reason, with the devices if not all lack them."""
-    by_field: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    for exam in exams:
-        for missing in exam.missing.items():
-            by_field[missing].append(exam.gpu.index)
-    alike: defaultdict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
-    for (name, reason), devices in by_field.items():
-        alike[reason, tuple(devices)].append(name)
+    by_field = by_key((missing, exam.gpu.index) for exam in exams for missing in exam.missing.items())
+    alike = by_key(((reason, tuple(devices)), name) for (name, reason), devices in by_field.items())
     texts = []
     for (reason, indices), names in alike.items():
         where = "" if len(indices) == len(exams) else f" (GPU {ranges(indices)})"
@@ -266,13 +253,11 @@ def _missing(exams: Sequence[GpuExam]) -> list[str]:
 def _host(host: HostExam) -> str:
     reported = msgspec.to_builtins(host.sample)
     values = [_host_value(name, value) for name, value in reported.items() if name != "t_s" and value != {}]
-    by_reason: defaultdict[str, list[str]] = defaultdict(list)
-    for name, reason in host.missing.items():
-        by_reason[reason].append(name)
+    by_reason = by_key((reason, name) for name, reason in host.missing.items())
     missing = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
     settings = ", ".join(f"{name} {value}" for name, value in host.settings.items() if name not in reported)
-    settled = _entries("settings", *filter(None, [settings]))
-    return "\n".join(["host", *_entries("value", ", ".join(values)), *settled, *_entries("null", *missing)])
+    shown = {"value": [", ".join(values)], "settings": [settings], "null": missing}
+    return "\n".join(["host", *(line for name, texts in shown.items() for line in _entries(name, *texts))])
 
 
 def _host_value(name: str, value: float | str) -> str:
@@ -283,10 +268,10 @@ def _host_value(name: str, value: float | str) -> str:
 
 
 def _entries(name: str, *texts: str) -> list[str]:
-    """Texts next to a name, which is on the first line."""
+    """Texts next to a name, which is on the first line; empty ones are left out."""
     return [
         _wrapped(text, " " * _COLUMN, f"  {name if place == 0 else '':<{_COLUMN - 2}}")
-        for place, text in enumerate(texts)
+        for place, text in enumerate(filter(None, texts))
     ]
 
 

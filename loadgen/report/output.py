@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.format import counted, percent, plain, significant
+from loadgen.grouping import by_key
 from loadgen.metrics.difference import student_t
 from loadgen.metrics.drift import agreement
 from loadgen.report.tabular import Column, cut
@@ -186,12 +187,9 @@ def compare_output(a: CanaryResult | None, b: CanaryResult | None, confidence: f
 
 def _by_text(canary: CanaryResult) -> dict[str, ScoredText]:
     """The idle scores of each text over all servers."""
-    found: dict[str, list[ScoredText]] = {}
-    for text in canary.texts:
-        found.setdefault(text.name, []).append(text)
     return {
         name: replace(texts[0], idle=fmean(text.idle for text in texts), idle_scores=sum(t.idle_scores for t in texts))
-        for name, texts in found.items()
+        for name, texts in by_key((text.name, text) for text in canary.texts).items()
     }
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from loadgen.grouping import by_key
 from loadgen.metrics.histogram import Histogram
 from loadgen.record.subject import known_time, model_of
 from loadgen.report.bench_table import SERVE_METRICS
@@ -46,11 +47,11 @@ def with_requests(documents: Sequence[dict[str, Any]], rows: Iterable[KeptRow]) 
     Of each stage the requests that its latencies are of, in the order in which they ended, and those that failed, whose
     times are 0 as in vLLM. Gaps between tokens and texts are not recorded: `itls` and `generated_texts` are missing.
     """
-    kept: dict[int, list[KeptRow]] = {}
-    for row in rows:
-        measured = row.outcome == "completed" and not row.warmup and not row.first_wave
-        if measured or (row.outcome.startswith("failed") and not row.warmup):
-            kept.setdefault(row.stage, []).append(row)
+    kept = by_key(
+        (row.stage, row)
+        for row in rows
+        if not row.warmup and (row.outcome.startswith("failed") or (row.outcome == "completed" and not row.first_wave))
+    )
     return [document | _of_requests(kept.get(document["vramp"]["stage"] - 1, [])) for document in documents]
 
 
@@ -174,11 +175,12 @@ def _peak_tokens_per_s(result: Result, stage: StageResult) -> float:
     """The most tokens in one second of the stage, from the run's series."""
     began, run_began = map(datetime.fromisoformat, (stage.started_at, result.started_at))
     offset_s = (began - run_began).total_seconds()
-    seconds: dict[int, list[float]] = {}
     columns = result.series
-    for t_s, value in zip(columns.get("t_s", []), columns.get("output_tokens_per_s", []), strict=False):
-        if t_s is not None and value is not None and offset_s <= t_s <= offset_s + stage.duration_s:
-            seconds.setdefault(int(t_s - offset_s), []).append(value)
+    seconds = by_key(
+        (int(t_s - offset_s), value)
+        for t_s, value in zip(columns.get("t_s", []), columns.get("output_tokens_per_s", []), strict=False)
+        if t_s is not None and value is not None and offset_s <= t_s <= offset_s + stage.duration_s
+    )
     return max((sum(values) / len(values) for values in seconds.values()), default=0.0)
 
 

@@ -21,6 +21,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from loadgen.format import exact, harmless
+from loadgen.grouping import by_key
 from loadgen.metrics.frontier import LOGARITHMIC_FROM
 from loadgen.metrics.histogram import Histogram
 from loadgen.report.assessment import by_load, titles
@@ -142,9 +143,7 @@ def load_name(stage: StageResult) -> str:
 
 def series_by_shape(result: Result) -> list[ColouredStages]:
     """The stages of each shape, by load, with its colour."""
-    shapes: dict[tuple[int, int], list[StageResult]] = {}
-    for stage in drawn(result):
-        shapes.setdefault((stage.isl, stage.osl), []).append(stage)
+    shapes = by_key(((stage.isl, stage.osl), stage) for stage in drawn(result))
     colours = _shape_colours(shapes)
     return [ColouredStages(f"{isl}/{osl}", colour, shapes[isl, osl]) for (isl, osl), colour in colours.items()]
 

@@ -12,6 +12,7 @@ from itertools import cycle
 from operator import itemgetter
 from typing import Any
 
+from loadgen.grouping import by_key
 from loadgen.metrics.frontier import price_of
 from loadgen.record.subject import engine_of, hardware_of, known_time, model_of
 from loadgen.report.assessment import titles
@@ -73,12 +74,11 @@ _RUN: tuple[Column[Named], ...] = (
 
 def _frontiers(runs: Sequence[Named], figures: Figures) -> str:
     """A figure per shape, since tokens of long and short prompts are not comparable."""
-    shapes: dict[tuple[int, int], list[ColouredStages]] = {}
-    for (name, result), colour in zip(runs, cycle(RUN_COLOURS), strict=False):
-        for one in charts.series_by_shape(result):
-            shapes.setdefault((one.stages[0].isl, one.stages[0].osl), []).append(
-                ColouredStages(name, colour, one.stages)
-            )
+    shapes = by_key(
+        ((one.stages[0].isl, one.stages[0].osl), ColouredStages(name, colour, one.stages))
+        for (name, result), colour in zip(runs, cycle(RUN_COLOURS), strict=False)
+        for one in charts.series_by_shape(result)
+    )
     places = []
     for (isl, osl), series in sorted(shapes.items()):
         title = f"{axes_of(series).title()}, {isl} tokens in and {osl} out"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from loadgen.format import Statistic, bounded, significant
+from loadgen.grouping import by_key
 from loadgen.metrics.frontier import Point, frontier
 from loadgen.report.assessment import titles
 from loadgen.report.columns import Axes, columns, frontier_axes
@@ -51,9 +52,7 @@ def _placed(series: ColouredStages, axes: Axes) -> list[_Placed]:
 
 def _best(points: Sequence[_Placed]) -> dict[tuple[int, int], set[Point]]:
     """The frontier of each shape."""
-    shapes: dict[tuple[int, int], list[Point]] = {}
-    for stage, place in points:
-        shapes.setdefault((stage.isl, stage.osl), []).append(place)
+    shapes = by_key(((stage.isl, stage.osl), place) for stage, place in points)
     return {shape: frontier(places) for shape, places in shapes.items()}
 
 

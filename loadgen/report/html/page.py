@@ -15,6 +15,7 @@ from importlib.resources import files
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from loadgen.grouping import by_key
 from loadgen.report.document import Section
 from loadgen.report.tabular import html_table, plain
 
@@ -114,9 +115,7 @@ def placed(figures: Figures, name: str, figure: go.Figure, title: str) -> str:
 def rendered(found: Section, *figures: str) -> str:
     """A section of the document, with figures above its tables."""
     tables = [subsection(table.title, html_table(table.columns, table.rows)) for table in found.tables]
-    named: dict[str, list[str]] = {}
-    for note in found.notes:
-        named.setdefault(note.subject, []).append(note.text)
+    named = by_key(found.notes)
     unnamed = bullets(named.pop("", []))
     words = pairs({subject: "; ".join(texts) for subject, texts in named.items()})
     return section(found.title, *figures, *tables, words, unnamed, note=found.about)
