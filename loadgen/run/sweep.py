@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.errors import UNDECODABLE, ProfileError, ResultError
+from loadgen.errors import UNDECODABLE, ProfileError, ResultError, reported_as
 from loadgen.masking import masked
 from loadgen.places import read_whole, write_whole
 from loadgen.profile.schema import Profile
@@ -162,7 +162,5 @@ def _digest(profiles: Mapping[str, Profile]) -> str:
 
 def _write(folder: Path, sweep: Sweep) -> None:
     path = folder / _FILE
-    try:
+    with reported_as(f"{path}: cannot be written"):
         write_whole(path, msgspec.json.format(msgspec.json.encode(masked(sweep)), indent=1) + b"\n")
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadgen.errors import UNDECODABLE, ProfileError, ResultError
+from loadgen.errors import UNDECODABLE, ProfileError, ResultError, reported_as
 from loadgen.format import counted
 from loadgen.places import read_whole, write_whole
 from loadgen.plan.from_profile import stages_of
@@ -51,10 +51,8 @@ class LiveRun(NamedTuple):
 def read_lines(folder: Path) -> list[AcceptLine]:
     """The lines of an acceptance, without a torn last one; raises `ResultError`."""
     path = folder / LINES
-    try:
+    with reported_as(f"{path}: cannot be read"):
         texts = read_whole(path).split(b"\n")[:-1]
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
     lines = []
     for number, text in enumerate(texts, start=1):
         try:
@@ -88,10 +86,8 @@ def write_certificate_json(folder: Path) -> Certificate:
     """Make the certificate of a folder, and write it there; raises `ResultError`."""
     certificate = certificate_of(folder)
     path = folder / CERTIFICATE
-    try:
+    with reported_as(f"{path}: cannot be written"):
         write_whole(path, _document(certificate))
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
     return certificate
 
 
@@ -113,10 +109,8 @@ def verify(folder: Path) -> list[str]:
 
 def _bytes_of(folder: Path) -> bytes:
     path = folder / CERTIFICATE
-    try:
+    with reported_as(f"{path}: cannot be read"):
         return read_whole(path)
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _decoded(path: Path, document: bytes) -> Certificate:
@@ -135,11 +129,9 @@ def _checksums(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        try:
+        with reported_as(f"{path}: cannot be read"):
             if not name.startswith(_RENDERED) and (what := _checksum(path)):
                 found[name] = what
-        except OSError as error:
-            raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
     return found
 
 

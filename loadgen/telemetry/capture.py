@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.errors import UNDECODABLE, ProfileError, ResultError
+from loadgen.errors import UNDECODABLE, ProfileError, reported_as
 from loadgen.masking import masked
 from loadgen.schema.samples import DeviceFile, GpuSample
 from loadgen.telemetry.backends import BackendOption
@@ -93,10 +93,8 @@ def write_capture(path: Path, header: Header, parts: Iterable[CapturedPart]) -> 
     lines: list[CaptureLine] = [header]
     for part in parts:
         lines += [part.candidate, *([part.opened] if part.opened is not None else []), *part.samples]
-    try:
+    with reported_as(f"{path}: the capture cannot be written"):
         path.write_bytes(msgspec.json.Encoder().encode_lines(masked(lines)))
-    except OSError as error:
-        raise ResultError(f"{path}: the capture cannot be written: {error.strerror}") from error
 
 
 def read_capture(path: Path) -> Capture:

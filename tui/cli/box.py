@@ -20,7 +20,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from loadgen.errors import ProfileError, ResultError, ServerError, TelemetryError
+from loadgen.errors import ProfileError, ResultError, ServerError, TelemetryError, reported_as
 from loadgen.masking import masked
 from loadgen.places import state_folder
 from loadgen.plan.from_profile import stages_of
@@ -131,10 +131,8 @@ def _evidence(url: str) -> int:
     if not url and not servers:
         raise ServerError("no server that vramp started runs here; name one: vramp doctor --evidence URL")
     folder = _kept_folder("evidence")
-    try:
+    with reported_as(str(folder)):
         page = asyncio.run(_take_evidence([url] if url else [record.url for record in servers], servers, folder))
-    except OSError as error:
-        raise ResultError(f"{folder}: {error.strerror}") from error
     print_text(str(page))
     return 0
 

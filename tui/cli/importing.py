@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 import loadgen
-from loadgen.errors import ProfileError, ResultError
+from loadgen.errors import ProfileError, reported_as
 from loadgen.places import takes_bytes, write_named
 from loadgen.server.recipes.imported import Origin, RecipeChoice, toml_text
 from loadgen.server.recipes.read import MAX_BYTES, import_text
@@ -176,9 +176,7 @@ def _require_https(request: httpx.Request) -> None:
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
-    try:
+    with reported_as(f"{path}: the profile cannot be written"):
         if path.exists() and not force and not takes_bytes(path):
             raise ProfileError(f"{path}: there is such a file; --force replaces it")
         write_named(path, text.encode())
-    except OSError as error:
-        raise ResultError(f"{path}: the profile cannot be written: {error.strerror}") from error

@@ -7,7 +7,7 @@ import asyncio
 import secrets
 from pathlib import Path
 
-from loadgen.errors import ProfileError, ResultError, VrampError
+from loadgen.errors import ProfileError, ResultError, VrampError, reported_as
 from loadgen.profile import BASE
 from loadgen.profile.document import load_document, variant_names
 from loadgen.profile.schema import Profile
@@ -155,10 +155,8 @@ def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> int:
     outcomes = outcomes_of(folder, state)
     rows, ratios = sweep_rows(outcomes), sweep_ratios(outcomes)
     if json_path is not None:
-        try:
+        with reported_as(f"{json_path}: cannot be written"):
             json_path.write_text(sweep_json(state.profile, state.seed, rows, ratios), encoding="utf-8")
-        except OSError as error:
-            raise ResultError(f"{json_path}: cannot be written: {error.strerror}") from error
     code = print_output(f"{printable(sweep_text(rows, ratios))}\n")
     print_status(f"sweep: {folder}")
     if state.remaining:
