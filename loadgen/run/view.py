@@ -243,7 +243,7 @@ def load_view(
         queued=tick.queued if tick is not None else 0,
         isl=requested.isl if requested is not None else 0,
         osl=requested.osl if requested is not None else 0,
-        in_sessions=running.started.in_sessions if running is not None else tick is not None and bool(tick.sessions),
+        in_sessions=record.shown is not None and record.shown.started.in_sessions,
         stage_elapsed_s=t_s - running.started.t_s if running is not None else 0.0,
         stage_progress=_progress(requested, running, t_s) if requested is not None and running is not None else None,
         waits_for=running.waits_for if running is not None else "",

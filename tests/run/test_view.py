@@ -8,10 +8,10 @@ import pytest
 
 from loadgen.record.record import Record
 from loadgen.run.shown_stages import ShownStages
-from loadgen.run.view import _compute, _quiet_words, load_headline, phase_headline, snapshot_of
+from loadgen.run.view import _compute, _quiet_words, load_headline, load_view, phase_headline, snapshot_of
 from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.engine import EngineView
-from loadgen.schema.journal import DevicesChosen, ServerChanged, TelemetryChanged, Ticked
+from loadgen.schema.journal import DevicesChosen, ServerChanged, StageEnded, TelemetryChanged, Ticked
 from loadgen.schema.samples import GpuStatic, ServerDevices
 from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import RECENT_S, SNAPSHOT_S, ClientView, LoadView, ServerView, Snapshot
@@ -26,6 +26,15 @@ CALM: dict[str, Any] = {"client": CLIENT, "engine": None, "failed": 0, "complete
 IMPORT = Milestone("import", "import", "done")
 WEIGHTS = Milestone("weights", "load weights", "running", 0.5, "2/4 shards")
 READY = Milestone("ready", "ready")
+
+
+def test_a_load_of_sessions_is_named_so_until_the_next_stage() -> None:
+    """Also once no worker is left to report sessions."""
+    record = Record()
+    ended = StageEnded(1.0, 0, "the workers died")
+    for line in (STARTED, started(in_sessions=True), ended):
+        record.apply(line)
+    assert load_view(None, record, 2.0, stage=1, stages_planned=1, paused=False, manual=False).in_sessions
 
 
 async def test_published_figures_next_to_the_running_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ _WIDTHS = (11, 12, 9, 7, 12, 10, 8)
 def sessions(frame: Frame, width: int, height: int) -> Rows:
     now = frame.snapshot.sessions
     if now is None:
-        words = "no session is live" if frame.no_load else "the load is not sessions: set load.sessions, or --sessions"
+        in_sessions = frame.no_load or frame.snapshot.load.in_sessions
+        words = "no session is live" if in_sessions else "the load is not sessions: set load.sessions, or --sessions"
         return [titled("sessions", (), width), ((f" {words}", "dim"),)]
     heads: Row = (("".join(f"{head:>{cells}}" for head, cells in zip(HEADS, _WIDTHS, strict=True)), "dim"),)
     return [titled("sessions", (summary(frame, now),), width), heads, *map(_row, now.rows[: height - 2])]
