@@ -254,8 +254,8 @@ class Record:
         self._see_stall(line)
         if self.current is not None:
             self.current.add_client(line.client, span_s=line.span_s, workers=self.current.workers)
-            self.current.add_gauges(line.engine)
-            self.current.watch_tokens(line.engine, line.span_s)
+            if line.engine is not None:
+                self.current.add_engine(line.engine, line.span_s)
         self.timeline.add(line, reported.values(), running=self.current, others=self.others)
         self._summarise(line.t_s - _LONG_OVER_S)
 

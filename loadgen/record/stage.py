@@ -147,10 +147,16 @@ class StageRecord:
             loops = Counter(before.loops) + Counter(delta.loops)
             self.answer_blocks[block] = Answers(before.read + delta.answers, dict(degenerate), dict(loops))
 
-    def watch_tokens(self, view: EngineView | None, span_s: float) -> None:
-        """Add what the engine generated for others in a tick of `span_s` without load of ours."""
-        if self.started.no_load and view is not None and view.generation_tokens_per_s is not None:
+    def add_engine(self, view: EngineView, span_s: float) -> None:
+        """Add the engine's gauges at a tick of `span_s`, and without load of ours what it generated for others."""
+        if self.started.no_load and view.generation_tokens_per_s is not None:
             self._watched_tokens = (self._watched_tokens or 0.0) + view.generation_tokens_per_s * span_s
+        if view.waiting is None:
+            return
+        self._waiting += view.waiting
+        self._waiting_ticks += 1
+        if view.kv_usage is not None:
+            self.kv_usage_max = max(view.kv_usage, self.kv_usage_max or 0.0)
 
     @property
     def generated_tokens(self) -> int | None:
@@ -160,14 +166,6 @@ class StageRecord:
         if self.engine is not None:
             return self.engine.generation_tokens
         return None if self._watched_tokens is None else round(self._watched_tokens)
-
-    def add_gauges(self, view: EngineView | None) -> None:
-        if view is None or view.waiting is None:
-            return
-        self._waiting += view.waiting
-        self._waiting_ticks += 1
-        if view.kv_usage is not None:
-            self.kv_usage_max = max(view.kv_usage, self.kv_usage_max or 0.0)
 
     def add_others(self, seen: OthersTraffic) -> None:
         if seen.running is not None:

@@ -3,7 +3,7 @@
 Everything here goes through httpx and nothing is timed. `identify` sends nothing that an engine computes. `probe` sends
 the first request, so that a refused key, an unknown field or a broken model is one clear message before the load, and
 not a table of failures. Only that request must succeed, in a form that the server accepts (`_FALLBACKS`); whatever else
-is refused or unknown becomes a note. The findings go to the workers: by `worker_settings` for the whole run, by
+is refused or unknown becomes a note. The findings go to the workers: with their settings for the whole run, by
 `templates_of` for a stage.
 """
 
@@ -39,9 +39,7 @@ from loadgen.stream.request import (
     own_fields,
     request_template,
 )
-from loadgen.system import usable_cores
-from loadgen.worker.messages import Configure, Vocabulary, prompts_of
-from loadgen.worker.realtime import realtime_budget
+from loadgen.worker.messages import Vocabulary, prompts_of
 from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts
 
 TemplatesOf = Callable[[Stage], Sequence[RequestTemplate]]  # the request templates of a stage, one per server
@@ -401,48 +399,17 @@ def templates_of(
     """The request templates, one per server, which differ only in the address."""
     load = profile.load
     fields = _shared_fields(load, None if load.models else model, accepted)
-    key = api_key(profile.server)
     cancel = None if load.cancel is None else Cancellation(share=load.cancel.share, after_s=load.cancel.after)
     named = load.headers.model_dump(exclude={"static"}, exclude_none=True)
-    own = {
-        "models": model_shares(load.models),
-        "cancel": cancel,
-        "exact_osl": load.ignore_eos,
-        "headers": SessionHeaders(**named) if named else None,
-    }
-    settings: dict[str, Any] = {
-        "osl": stage.osl,
-        "api_key": key,
-        "osl_name": accepted.osl_name,
-        "headers": load.headers.static,
-    }
-    templates = [request_template(url, load.endpoint, fields, **settings) for url in base_urls]
-    return [msgspec.structs.replace(template, **own) for template in templates]
-
-
-def worker_settings(
-    profile: Profile,
-    address: ServerAddress,
-    vocabulary: Vocabulary,
-    seed: int,
-    *,
-    workers: int,
-    cpus: Iterable[int],
-    rows: bool,
-    kv_tokens: int | None,
-) -> Configure:
-    """The settings shared by all (at most `workers`) workers of a run; with `rows` they send a row per stream."""
-    chosen = {
-        "address": address,
-        "vocabulary": vocabulary,
-        "seed": seed,
-        "cpus": tuple(sorted(cpus)),
-        "realtime_share": realtime_budget(usable_cores(), workers) if profile.load.realtime else 0.0,
-        "sample_answers": profile.sends_canaries,
-        "rows": rows,
-        "kv_tokens": kv_tokens,
-        "echo_header": profile.load.headers.echo,
-    }
-    # Every other setting is the key of that name in `[load]`.
-    shared = {name: value for name, value in profile.load if name in Configure.__struct_fields__ and name not in chosen}
-    return msgspec.convert(shared | chosen, Configure)
+    sessions = SessionHeaders(**named) if named else None
+    made: dict[str, Any] = {"osl": stage.osl, "api_key": api_key(profile.server), "osl_name": accepted.osl_name}
+    return [
+        msgspec.structs.replace(
+            request_template(url, load.endpoint, fields, **made, headers=load.headers.static),
+            models=model_shares(load.models),
+            cancel=cancel,
+            exact_osl=load.ignore_eos,
+            headers=sessions,
+        )
+        for url in base_urls
+    ]

@@ -42,7 +42,6 @@ from loadgen.run.probe import (
     probe_twin,
     resolve_target,
     templates_of,
-    worker_settings,
 )
 from loadgen.run.servers import Servers
 from loadgen.run.settings import RunSettings
@@ -59,6 +58,9 @@ from loadgen.server.supervisor import ServerState
 from loadgen.server.vllm.client import ServerClient, api_key, load_client, optional
 from loadgen.server.vllm.start_figures import cache_config, with_cache_config
 from loadgen.stream.request import ServerAddress
+from loadgen.system import usable_cores
+from loadgen.worker.messages import Configure
+from loadgen.worker.realtime import realtime_budget
 
 if TYPE_CHECKING:
     from loadgen.run.writer import RunWriter
@@ -374,16 +376,20 @@ class Session:
         cpus = await self.hosts.place(load.cpus, self.servers.base_urls, addresses, first)
         if cpus:  # more workers than CPUs would only wait for each other
             most = max(first, min(most, len(cpus)))
-        settings = worker_settings(
-            self.settings.profile,
-            addresses[0],
-            accepted.vocabulary,
-            self.seed,
-            workers=most,
-            cpus=cpus,
-            rows=self._writer.keeps_rows,
-            kv_tokens=await self._kv_tokens(),
-        )
+        chosen = {
+            "address": addresses[0],
+            "vocabulary": accepted.vocabulary,
+            "seed": self.seed,
+            "cpus": tuple(sorted(cpus)),
+            "realtime_share": realtime_budget(usable_cores(), most) if load.realtime else 0.0,
+            "sample_answers": self.settings.profile.sends_canaries,
+            "rows": self._writer.keeps_rows,
+            "kv_tokens": await self._kv_tokens(),
+            "echo_header": load.headers.echo,
+        }
+        # Every other setting is the key of that name in `[load]`.
+        shared = {name: value for name, value in load if name in Configure.__struct_fields__ and name not in chosen}
+        settings = msgspec.convert(shared | chosen, Configure)
         await self.fleet.start(settings, addresses, first, most=most, hosts=self.hosts.each)
         await self.fleet.wait_ready()
         self._driven = True
