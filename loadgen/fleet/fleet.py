@@ -318,6 +318,8 @@ class Fleet:
         open_stages, open_sent = open_streams(last)
         before, self._last_number = self._last_number, max((tick.number for tick in ticks), default=self._last_number)
         finished_why = self._finished_why()
+        moved_before, self._moved_ns = self._moved_ns, {host.name: host.moved_ns for host in self._hosts}
+        moves = ((name, moved_ns - moved_before.get(name, 0)) for name, moved_ns in self._moved_ns.items())
         news, self._news = tuple(self._news), []
         return FleetTick(
             span_s=(self._last_number - before if before else 1) * TICK_NS / 1e9,
@@ -339,7 +341,7 @@ class Fleet:
             finished_why=finished_why,
             deaths=tuple(death for _, death in died),
             news=news,
-            clock_moves=self._take_clock_moves(),
+            clock_moves=tuple((name, by_ns) for name, by_ns in moves if by_ns),
             rss_bytes=sum(tick.rss_bytes for tick in last),
             sharing=self._sharing_among(self._workers),
             rows=rows_by_worker(ticks),
@@ -364,11 +366,6 @@ class Fleet:
             total_ns += max(0, end_ns - max(start_ns, self._stood_still_until_ns))
             self._stood_still_until_ns = max(end_ns, self._stood_still_until_ns)
         return total_ns
-
-    def _take_clock_moves(self) -> tuple[tuple[str, int], ...]:
-        before, self._moved_ns = self._moved_ns, {host.name: host.moved_ns for host in self._hosts}
-        moves = ((name, moved_ns - before.get(name, 0)) for name, moved_ns in self._moved_ns.items())
-        return tuple((name, by_ns) for name, by_ns in moves if by_ns)
 
     def _sharing_among(self, workers: Sequence[Worker]) -> int:
         return sum(worker.ready for worker in workers if self._running is not None and worker in self._sharing)

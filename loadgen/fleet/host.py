@@ -181,13 +181,10 @@ class LocalPipe:
         status = await process.wait()
         await errors
         last_words = self._stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        ended(self._fault or ": ".join([_ending(status), *last_words]))
+        ending = f"was killed by {signal_name(-status)}" if status < 0 else f"died with status {status}"
+        ended(self._fault or ": ".join([ending, *last_words]))
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
         while text := await process.stderr.read(4096):
             self._stderr = (self._stderr + text)[-_STDERR_KEPT:]
-
-
-def _ending(status: int) -> str:
-    return f"was killed by {signal_name(-status)}" if status < 0 else f"died with status {status}"

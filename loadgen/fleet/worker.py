@@ -133,18 +133,16 @@ class Worker:
             self.end(f"sent an invalid tick and was killed: {error}")
 
     def _take(self, tick: Tick) -> None:
-        # Ticks are numbered by its machine's clock: a number ahead of it, or one that does not grow, is garbage.
-        if tick.worker != self.number or not self._last_number < tick.number <= self._host_ns() // TICK_NS + 1:
+        # Ticks are numbered by its machine's clock: a number ahead of it, or one that does not grow, is garbage. A tick
+        # may predate that clock's being set back.
+        self._ahead_ns = max(self._ahead_ns, self.host.offset_ns + self.host.uncertainty_ns)
+        latest = (time.monotonic_ns() + self._ahead_ns) // TICK_NS + 1
+        if tick.worker != self.number or not self._last_number < tick.number <= latest:
             raise ValueError(f"tick {tick.number} of worker {tick.worker} after {self._last_number}")
         self._last_number = tick.number
         self.last = tick = self._on_our_clock(tick) if self.host.offset_ns else tick
         self._ticks.append(tick)
         self._on_change()
-
-    def _host_ns(self) -> int:
-        """The latest time that its host's clock may have shown; a tick may predate that clock's being set back."""
-        self._ahead_ns = max(self._ahead_ns, self.host.offset_ns + self.host.uncertainty_ns)
-        return time.monotonic_ns() + self._ahead_ns
 
     def _on_our_clock(self, tick: Tick) -> Tick:
         """The tick as if this machine's clock had timed it; its number grows even if the offset is corrected."""

@@ -100,6 +100,7 @@ class Record:
         self._restarted_stalls: list[Verdict] = []  # that ended with a restart of the server
         self._begin_stalls()
         self.hosts: tuple[HostFacts, ...] = ()  # of the cluster, if the load comes from one
+        self.limits, self.price = Limits(), Price()  # of the profile
         self._reference: Reference | None = None
         self._events_by_kind: Counter[str] = Counter()
         self._begin_span()
@@ -155,6 +156,7 @@ class Record:
                 self.run = line
                 self.hardware.began_s = line.monotonic_s
                 self._reference = published_reference(line)
+                self.limits, self.price = limits_of(line.profile), price_of(line.profile)
             case RunFinished():
                 self.finished = line
 
@@ -346,14 +348,6 @@ class Record:
         if self.last_tick is not None:
             return self.last_tick.workers
         return self.run.workers if self.run is not None else 0
-
-    @property
-    def limits(self) -> Limits:
-        return limits_of(self.run.profile) if self.run is not None else Limits()
-
-    @property
-    def price(self) -> Price:
-        return price_of(self.run.profile) if self.run is not None else Price()
 
     @property
     def engine(self) -> EngineView | None:

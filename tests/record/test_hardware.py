@@ -3,12 +3,12 @@
 import itertools
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.energy import sockets, window_energy
+from loadgen.metrics.frontier import Price
 from loadgen.metrics.verdicts import error_verdicts, gpu_verdicts
 from loadgen.record.hardware import (
     HardwareRecord,
@@ -206,8 +206,7 @@ def test_a_stage_has_its_gpus_and_the_energy_of_the_servers(record: Record) -> N
 @pytest.mark.parametrize(("gpus", "counted"), [(None, 1), (4, 4)])
 def test_its_tokens_cost_what_the_servers_gpus_cost(record: Record, gpus: int | None, counted: int) -> None:
     """600 tokens a second: on one GPU at 3.60 dollars an hour, a tenth of a cent buys 600."""
-    assert record.run is not None
-    record.run = msgspec.structs.replace(record.run, profile={"cost": {"gpu_hour": 3.6, "gpus": gpus}})
+    record.price = Price(gpu_hour=3.6, gpus=gpus)
     (stage,) = record.result().stages
     assert stage.throughput.output_tokens_per_s_per_gpu == 600.0 / counted
     assert stage.cost is not None

@@ -100,7 +100,11 @@ def session_tree(
     requests = []
     for index, request in enumerate(ordered):
         parent = parents[request.chain]
-        after = (*_predecessors(request, latest, parent), *ended.pop(request.chain, ()))
+        # The request before it in its chain, or the one that started the chain.
+        before = latest.get(request.chain, None if parent is None else latest.get(parent))
+        if before is None and parent is not None:
+            raise ValueError(f"a sub-agent starts at {request.start_s:g} s, before any request of its parent")
+        after = (*([] if before is None else [before]), *ended.pop(request.chain, ()))
         base, shared = prefixes.add(index, request)
         ended_s = max((ordered[earlier].end_s for earlier in after), default=request.start_s)
         requests.append(
@@ -119,14 +123,6 @@ def session_tree(
         if parent is not None and index == last_of[request.chain]:
             ended[parent].append(index)
     return SessionTree(name, block_size, tuple(requests), tuple(parents))
-
-
-def _predecessors(request: RecordedRequest, latest: dict[int, int], parent: int | None) -> list[int]:
-    """The request that comes before one in its chain, or started the chain."""
-    before = latest.get(request.chain, None if parent is None else latest.get(parent))
-    if before is None and parent is not None:
-        raise ValueError(f"a sub-agent starts at {request.start_s:g} s, before any request of its parent")
-    return [] if before is None else [before]
 
 
 class _Prefixes:

@@ -32,10 +32,8 @@ class SessionWriter:
         if answers is not None:
             return RequestContent(self._chat(play, index, answers), osl, messages=True)
         pieces = self._context(play, index)
-        return RequestContent(self._prompts.compose(pieces), osl, ids=self._ids(pieces))
-
-    def _ids(self, pieces: list[Piece]) -> int | None:
-        return sum(piece.tokens for piece in pieces) if self._prompts.are_ids else None
+        ids = sum(piece.tokens for piece in pieces) if self._prompts.are_ids else None
+        return RequestContent(self._prompts.compose(pieces), osl, ids=ids)
 
     def _context(self, play: Play, index: int) -> list[Piece]:
         parts = play.tree.context(index, self._sessions.common_prefix)
