@@ -182,7 +182,7 @@ class Histogram:
     def values_us(self) -> tuple[list[int], list[int]]:
         """The values that were recorded, each as the top of its bucket, and how often."""
         indices, counts = self._used()
-        return [min(_top_of(int(index)), self.max_us) for index in indices], counts.tolist()
+        return [min(top, self.max_us) for top in _tops(indices).tolist()], counts.tolist()
 
     def percentile_us(self, *percents: float) -> list[int]:
         """Nearest-rank percentiles in microseconds; the histogram must not be empty.
@@ -193,7 +193,7 @@ class Histogram:
         indices, counts = self._used()
         ranks = [max(1, math.ceil(round(percent / 100 * self.count, 9))) for percent in percents]
         places = np.searchsorted(np.cumsum(counts), ranks, side="left")
-        return [min(_top_of(int(index)), self.max_us) for index in indices[places]]
+        return [min(top, self.max_us) for top in _tops(indices[places]).tolist()]
 
     def percentile_ms(self, percent: float) -> float | None:
         """One nearest-rank percentile in milliseconds, None when nothing was recorded."""
@@ -224,7 +224,7 @@ class Histogram:
         """The values in buckets entirely above a limit, summed as the tops of their buckets."""
         indices, counts = self._used()
         above = indices > _index_of(limit_ms)
-        tops = np.array([min(_top_of(int(each)), self.max_us) for each in indices[above]], dtype=np.int64)
+        tops = np.minimum(_tops(indices[above]), self.max_us)
         histogram = Histogram()
         histogram.record_us(tops, counts[above])
         return histogram
@@ -300,8 +300,7 @@ class Histogram:
             raise ResultError(f"not an HdrHistogram of a result: {str(error) or 'of another kind'}") from error
         histogram = cls()
         (indices,) = np.nonzero(counts)
-        tops = np.array([_top_of(int(index)) for index in indices], dtype=np.int64)
-        bottoms = np.array([_top_of(int(index) - 1) + 1 if index else 0 for index in indices], dtype=np.int64)
+        tops, bottoms = _tops(indices), _tops(indices - 1) + 1
         histogram.record_us((tops + bottoms) // 2, counts[indices])
         if len(indices):
             histogram.min_us, histogram.max_us = int(bottoms[0]), int(tops[-1])
@@ -354,10 +353,8 @@ def _bucket_of(index: int) -> int:
     return index - index % _HALF
 
 
-def _top_of(index: int) -> int:
-    """The largest value of a counter."""
-    bucket = (index >> _MAGNITUDE) - 1
-    sub_bucket = (index & (_HALF - 1)) + _HALF
-    if bucket < 0:
-        return index
-    return ((sub_bucket + 1) << bucket) - 1
+def _tops(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The largest value of each counter; -1 for the place before the first."""
+    bucket = np.maximum((indices >> _MAGNITUDE) - 1, 0)
+    sub_bucket = (indices & (_HALF - 1)) + _HALF
+    return np.where(indices < _HALF, indices, ((sub_bucket + 1) << bucket) - 1)

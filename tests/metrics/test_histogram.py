@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ResultError
-from loadgen.metrics.histogram import EXPORTED_BOUNDS_US, HIGHEST_US, LOWEST_US, SIGNIFICANT_DIGITS, Histogram, _top_of
+from loadgen.metrics.histogram import EXPORTED_BOUNDS_US, HIGHEST_US, LOWEST_US, SIGNIFICANT_DIGITS, Histogram, _tops
 from loadgen.schema.deltas import HISTOGRAM_LENGTH, EncodedHistogram
 
 values_us = st.lists(st.integers(0, HIGHEST_US), max_size=60)
@@ -108,7 +108,7 @@ def test_a_journal_keeps_it_whole(values: list[int], weight: int) -> None:
 def test_no_histogram_takes_more_than_its_counters() -> None:
     """With all of them in use, each as many times as a byte holds."""
     histogram, rng = Histogram(), np.random.default_rng(1)
-    tops = np.array([_top_of(index) for index in range(HISTOGRAM_LENGTH)], dtype=np.int64)
+    tops = _tops(np.arange(HISTOGRAM_LENGTH))
     histogram.record_us(tops, rng.integers(1, 256, HISTOGRAM_LENGTH))
     assert len(msgspec.json.encode(histogram.encode())) < 35_000
 
