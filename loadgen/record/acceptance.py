@@ -224,7 +224,8 @@ def _verdict(phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tu
 
 
 def _all_passed(count: int) -> str:
-    return "its only criterion passed" if count == 1 else f"all {count} criteria passed"
+    few = {1: "its only criterion", 2: "both criteria"}
+    return f"{few.get(count, f'all {count} criteria')} passed"
 
 
 def _reasons(outcome: Outcome, phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tuple[str, ...]:
