@@ -224,7 +224,7 @@ def bodies(said: Sequence[bytearray]) -> list[bytes]:
 @pytest.mark.parametrize("load", [{"concurrency": 6}, {"rate": 200.0}])
 async def test_the_requests_are_the_same_from_any_number_of_hosts(engine: Simulator, load: dict[str, float]) -> None:
     sent = []
-    for names in ("a", "ab", "abc"):
+    for names in ("a", "abc"):
         async with recorded(engine) as (relayed, said):
             async with cluster(relayed, names) as there:
                 there.run.begin(0, requests=30, **load)
@@ -232,4 +232,4 @@ async def test_the_requests_are_the_same_from_any_number_of_hosts(engine: Simula
             assert there.run.count(0, "completed") == 30
         sent.append(bodies(said))
     assert len(set(sent[0])) == 30
-    assert sent[0] == sent[1] == sent[2]
+    assert sent[0] == sent[1]

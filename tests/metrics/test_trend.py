@@ -15,7 +15,7 @@ NOISES = {
 
 @pytest.mark.parametrize("name", NOISES)
 def test_a_flat_series_is_accused_at_most_as_often_as_stated(name: str) -> None:
-    noise, series, bound = random.Random(7), 3000, 0.05
+    noise, series, bound = random.Random(7), 1500, 0.05
     accused = sum(rise([NOISES[name](noise) for _ in range(24)], bound) is not None for _ in range(series))
     assert accused <= bound * series
 

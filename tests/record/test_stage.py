@@ -33,10 +33,10 @@ def test_what_comes_late_is_added_to_a_thin_stage() -> None:
 
 
 def played(stage_s: float) -> Iterator[Record]:
-    """The record of six minutes with stages of this length, whenever it has been looked at."""
+    """The record of 216 seconds with stages of this length, whenever it has been looked at."""
     record, onlooker = Record(), Onlooker()
     record.apply(STARTED)
-    for line in lines(0.1, stage_s):
+    for line in lines(0.06, stage_s):
         record.apply(line)
         if isinstance(line, Ticked) and line.t_s % 15 == 0:
             onlooker.look(record, line.t_s)
@@ -49,14 +49,14 @@ def summarised(record: Record) -> list[bool]:
 
 
 def test_all_but_the_last_two_stages_keep_no_samples() -> None:
-    *_, record = played(stage_s=40.0)
-    assert summarised(record) == [True] * 7 + [False] * 2
+    *_, record = played(stage_s=36.0)
+    assert summarised(record) == [True] * 4 + [False] * 2
     first = next(iter(record.stages.values()))
     assert first.hardware_samples.by_gpu == {}
     assert record.result().stages[0].gpu == record.stage_result(first).gpu != []
 
 
 def test_the_two_that_are_shown_keep_theirs_however_long_they_last() -> None:
-    for record in played(stage_s=90.0):
+    for record in played(stage_s=54.0):
         assert not any(summarised(record)[-2:])
     assert summarised(record) == [True, True, False, False]

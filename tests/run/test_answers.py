@@ -64,8 +64,3 @@ async def test_one_server_of_two_is_named() -> None:
         [],
         ["unreadable"],
     ]
-
-
-async def test_unwanted_nothing_is_looked_at(engine: Simulator) -> None:
-    result, _ = await outcome(attach(engine, canary={"enabled": False}))
-    assert result.stages[0].answers is None

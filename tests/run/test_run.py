@@ -43,6 +43,7 @@ async def test_a_managed_run_leaves_a_true_result_and_no_process(tmp_path: Path)
     assert stage.engine.generation_tokens == 160
     assert stage.engine.prefix_hit_rate == 0
     assert stage.instances == [] and "server_instances" not in result.environment
+    assert stage.answers is None  # nobody wanted them to be looked at
     assert read_result(tmp_path / "out" / "r.json") == read_result(run.folder / "result.json")
     assert left_behind() == []
 
@@ -57,7 +58,7 @@ async def test_workers_run_before_others_where_they_may_and_the_result_says_so(e
 
     for wanted in (True, False):
         classes.clear()
-        result = await finish(run_of(attach(engine, load={"requests": 600, "realtime": wanted})), look)
+        result = await finish(run_of(attach(engine, load={"requests": 300, "realtime": wanted})), look)
         shares = {frozenset({os.SCHED_RR}): 1.0, frozenset({os.SCHED_OTHER}): 0.0}
         assert result.client.realtime == pytest.approx(shares[frozenset(classes)], abs=0.1)
         assert wanted or result.client.realtime == 0

@@ -470,7 +470,7 @@ FRAMES: list[Callable[[int], list[bytes]]] = [
 
 @example([FRAMES[0], pretender, FRAMES[0]], [], True)
 @example([FRAMES[0], in_pieces, FRAMES[0]], [], True)
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.lists(st.sampled_from(FRAMES), max_size=8),
     st.lists(st.floats(0, 1, exclude_max=True), max_size=3),

@@ -69,12 +69,13 @@ def test_partitions_are_devices_that_a_server_may_take(tmp_path: Path) -> None:
     assert "too-few-gpus" not in {finding.id for finding in found(box, "mi300x", {"tensor-parallel-size": 16})}
     too_many = {"tensor-parallel-size": 8, "pipeline-parallel-size": 16}
     assert "too-few-gpus" in {finding.id for finding in found(box, "mi300x", too_many)}
+    # Whoever takes every partition means them.
+    assert found(box, "mi300x", {}, instances=64, platform="rocm", port=0) == []
 
 
 @pytest.mark.parametrize(
     ("modes", "seen", "fix"),
     [
-        (("CPX", "NPS1"), "CPX and NPS1, 8 devices of 24.0 GiB each", "sudo amd-smi set --gpu all --compute"),
         (("CPX", "NPS4"), "CPX and NPS4, 8 devices of 24.0 GiB each", "sudo amd-smi set --gpu all --memory"),
         (("DPX", "NPS1"), "DPX and NPS1, 2 devices of 96.0 GiB each", "sudo amd-smi set --gpu all --compute"),
     ],
@@ -85,11 +86,6 @@ def test_partitions_against_the_parallelism(tmp_path: Path, modes: tuple[str, st
     assert (finding.id, finding.severity) == ("gpu-partitions", "warns")
     assert finding.seen == f"GPUs 0, 1, 2, 3, 4, 5, 6, 7: {seen}; the server takes 4 devices"
     assert finding.fix.startswith(fix)
-
-
-def test_whoever_takes_every_partition_means_them(tmp_path: Path) -> None:
-    box = described_box(tmp_path, "mi300x", {"compute_partition": "CPX"})
-    assert found(box, "mi300x", {}, instances=64, platform="rocm", port=0) == []
 
 
 def test_mig_is_a_part_of_a_gpu(tmp_path: Path) -> None:
