@@ -73,21 +73,6 @@ class CapturedPart:
     first_sample_ms: float | None = None  # from its start; not in the file
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
-    header: Header
-    parts: tuple[CapturedPart, ...]
-
-    @property
-    def playable(self) -> dict[str, CapturedPart]:
-        """For each vendor its best candidate's part: the first that measured to the end, or else at all."""
-        found: dict[str, CapturedPart] = {}
-        for part in sorted(self.parts, key=lambda part: part.candidate.failure is not None):
-            if part.samples:
-                found.setdefault(part.candidate.vendor, part)
-        return found
-
-
 def write_capture(path: Path, header: Header, parts: Iterable[CapturedPart]) -> None:
     """Write a capture without secrets; raises `ResultError`."""
     lines: list[CaptureLine] = [header]
@@ -97,8 +82,11 @@ def write_capture(path: Path, header: Header, parts: Iterable[CapturedPart]) -> 
         path.write_bytes(msgspec.json.Encoder().encode_lines(masked(lines)))
 
 
-def read_capture(path: Path) -> Capture:
-    """Read a capture; raises `ProfileError` that names file and line."""
+def read_capture(path: Path) -> tuple[Header, dict[str, CapturedPart]]:
+    """The header, and for each vendor its best candidate's part: the first that measured to the end, or else at all.
+
+    Raises `ProfileError` that names file and line.
+    """
     lines = _lines(path)
     if not lines or not isinstance(lines[0], Header):
         raise ProfileError(f"{path}, line 1: not the header of a capture; {_ADVICE}")
@@ -108,11 +96,14 @@ def read_capture(path: Path) -> Capture:
             _add(parts, line)
         except ValueError as error:
             raise ProfileError(f"{path}, line {number}: {error}; {_ADVICE}") from None
-    capture = Capture(lines[0], tuple(parts))
-    if not capture.playable:
+    playable: dict[str, CapturedPart] = {}
+    for part in sorted(parts, key=lambda part: part.candidate.failure is not None):
+        if part.samples:
+            playable.setdefault(part.candidate.vendor, part)
+    if not playable:
         reasons = [f"\n  {part.candidate.name}: {part.candidate.failure or 'no sample'}" for part in parts]
         raise ProfileError(f"{path}: nothing was measured in this capture{''.join(reasons)}")
-    return capture
+    return lines[0], playable
 
 
 def _lines(path: Path) -> list[CaptureLine]:
@@ -163,7 +154,8 @@ def _add_sample(part: CapturedPart, sample: Sampled) -> None:
 def replay_options(path: Path) -> dict[str, list[BackendOption]]:
     """Options that play a capture, a child per vendor in it; raises `ProfileError` if it is not a capture."""
     options: dict[str, list[BackendOption]] = {}
-    for vendor, part in read_capture(path).playable.items():
+    _, playable = read_capture(path)
+    for vendor, part in playable.items():
         assert part.opened is not None, "it has samples"
         arguments = ("--replay", str(path.absolute()), "--vendor", vendor)
         why = f"{path}: {part.candidate.name}"
@@ -173,10 +165,10 @@ def replay_options(path: Path) -> dict[str, list[BackendOption]]:
 
 def play(path: Path, vendor: VendorName | None, output: Output, orders: Orders) -> None:
     """Play the part of a vendor, or of the first one, until the orders end; raises `ProfileError`."""
-    capture = read_capture(path)
-    part = capture.playable[vendor] if vendor in capture.playable else next(iter(capture.playable.values()))
+    header, playable = read_capture(path)
+    part = playable[vendor] if vendor in playable else next(iter(playable.values()))
     assert part.opened is not None, "it has samples"
-    source = {"candidate": part.candidate.name, "captured_at": capture.header.captured_at}
+    source = {"candidate": part.candidate.name, "captured_at": header.captured_at}
     output.offer(msgspec.structs.replace(part.opened, meta={**part.opened.meta, "replay": source}))
     for sample in played(part.samples, time.monotonic()):
         ahead_s = sample.t_s - time.monotonic()

@@ -338,8 +338,8 @@ def mask(data: bytes) -> str:
 
 
 def capture(data: bytes) -> int:
-    found = read_capture(written("capture.jsonl", data))
-    for part in found.playable.values():
+    _, playable = read_capture(written("capture.jsonl", data))
+    for part in playable.values():
         last_s = -1.0
         samples = played(part.samples, 0.0)
         for _ in range(2 * len(part.samples) + 1):
@@ -347,7 +347,7 @@ def capture(data: bytes) -> int:
             require_finite(sample)
             assert sample.t_s > last_s or len(part.samples) > 1
             last_s = sample.t_s
-    return len(found.parts)
+    return len(playable)
 
 
 def model_config(data: bytes) -> object:
