@@ -28,7 +28,7 @@ from loadgen.schema.probe import ProbeFigure, ProbeResult, ProbeState
 from loadgen.schema.samples import Examination, GpuExam
 from loadgen.vendors import VendorName
 
-_Page = TypeVar("_Page")
+_Found = TypeVar("_Found")
 _ENDING_S = 5.0  # between SIGTERM and SIGKILL
 _TOOL_FOLDERS = (  # besides PATH
     "/opt/rocm/bin",
@@ -145,8 +145,7 @@ class _NvBandwidth(msgspec.Struct):
 
 
 def _nvbandwidth_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
-    pages = _json_in(printed, dict[str, _NvBandwidth]).values()
-    for case in (case for page in pages for case in page.testcases):
+    for case in _json_in(printed, "nvbandwidth", _NvBandwidth).testcases:
         if case.status == "Waived":
             continue
         values = [float(entry) for row in case.bandwidth_matrix for entry in row if _is_number(entry)]
@@ -175,12 +174,8 @@ class _DcgmDiagnostic(msgspec.Struct):
     runtime_error: str | None = None
 
 
-class _DcgmPage(msgspec.Struct):
-    diagnostic: _DcgmDiagnostic = msgspec.field(name="DCGM Diagnostic")
-
-
 def _dcgm_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
-    diagnostic = _json_in(printed, _DcgmPage).diagnostic
+    diagnostic = _json_in(printed, "DCGM Diagnostic", _DcgmDiagnostic)
     if diagnostic.runtime_error:
         raise TelemetryError(f"dcgmi could not run its tests: {harmless(diagnostic.runtime_error)}")
     for test in (test for category in diagnostic.test_categories for test in category.tests):
@@ -195,11 +190,14 @@ def _dcgm_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
             )
 
 
-def _json_in(printed: str, page: type[_Page]) -> _Page:
-    """The JSON document in what a tool printed, which may write other lines before it."""
+def _json_in(printed: str, key: str, kind: type[_Found]) -> _Found:
+    """What the JSON document that a tool printed has under a key; the tool may write other lines before it."""
     start = printed.find("{")
     try:
-        return msgspec.json.decode(printed[start:].strip() if start >= 0 else "", type=page)
+        page = msgspec.json.decode(printed[start:].strip() if start >= 0 else "", type=dict[str, msgspec.Raw])
+        if key not in page:
+            raise TelemetryError(f"its JSON has no {key}")
+        return msgspec.json.decode(page[key], type=kind)
     except msgspec.MsgspecError as error:
         raise TelemetryError(f"its JSON is not as expected: {error}") from error
 
