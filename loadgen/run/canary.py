@@ -35,7 +35,7 @@ from loadgen.run.canary_requests import (
 from loadgen.schema.journal import CanaryMeasured, Line, ReferenceDisturbed
 from loadgen.schema.output import CANARY_ID, CanaryKind, CanaryMoment, ScoreMethod
 from loadgen.server.engines.sample import parse_engine_metrics
-from loadgen.server.vllm.client import ServerClient, TimedAnswer
+from loadgen.server.vllm.client import ServerClient
 
 IDLE_SCORES, IDLE_ANSWERS = 3, 2
 IDLE_S = 3.0
@@ -224,8 +224,8 @@ class _Server:
         return replace(line, t_s=self._watch.clock_s(), index=stage if stage == self._stage else None)
 
     async def _scored(self, line: CanaryMeasured, method: ScoreMethod) -> CanaryMeasured:
-        answer = await self._post(score_request(method, self._watch.model, TEXTS[line.name]))
-        score = read_score(method, answer.content)
+        content, first_s = await self._post(score_request(method, self._watch.model, TEXTS[line.name]))
+        score = read_score(method, content)
         return replace(
             line,
             method=method,
@@ -233,22 +233,22 @@ class _Server:
             scored_tokens=score.scored,
             input_tokens=score.tokens,
             output_tokens=score.output_tokens,
-            ttft_ms=answer.first_s * 1000,
+            ttft_ms=first_s * 1000,
         )
 
     async def _answered(self, line: CanaryMeasured, method: ScoreMethod | None) -> CanaryMeasured:
         watch, chat = self._watch, method == "chat"
-        answer = await self._post(answer_request(PROMPTS[line.name], watch.model, watch.options, chat=chat))
-        text, usage, *_ = read_answer(answer.content)
+        content, first_s = await self._post(answer_request(PROMPTS[line.name], watch.model, watch.options, chat=chat))
+        text, usage, *_ = read_answer(content)
         return replace(
             line,
             answer=text,
             input_tokens=usage.prompt_tokens or 0,
             output_tokens=usage.completion_tokens or 0,
-            ttft_ms=answer.first_s * 1000,
+            ttft_ms=first_s * 1000,
         )
 
-    async def _post(self, request: tuple[str, dict[str, Any]]) -> TimedAnswer:
+    async def _post(self, request: tuple[str, dict[str, Any]]) -> tuple[bytes, float]:
         path, body = request
         mark = {"X-Request-Id": f"{CANARY_ID}{secrets.token_hex(8)}"}
         return await self._client.answer(path, body, headers=mark, timeout_s=_TIMEOUT_S)

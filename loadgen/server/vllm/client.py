@@ -125,13 +125,6 @@ class Reply(NamedTuple):
     words: str
 
 
-class TimedAnswer(NamedTuple):
-    """A complete answer, and the time from its request to its first byte."""
-
-    content: bytes
-    first_s: float
-
-
 def load_client() -> None:
     """Import what a client needs; call it in a thread, or the screen freezes meanwhile.
 
@@ -252,14 +245,17 @@ class ServerClient:
 
     async def answer(
         self, path: str, body: dict[str, Any], *, headers: dict[str, str], timeout_s: float
-    ) -> TimedAnswer:
-        """Post a body and read the whole answer, streamed or not; raises `ServerError` unless it is a success."""
+    ) -> tuple[bytes, float]:
+        """Post a body and read the whole answer, streamed or not; returns it, and the seconds to its first byte.
+
+        Raises `ServerError` unless it is a success.
+        """
         began_s = time.monotonic()
         with self._own() as content:
             response, first_s = await self._exchange(path, body, timeout_s, content, headers)
         if not response.is_success:
             raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_reported(content)}")
-        return TimedAnswer(bytes(content), first_s - began_s)
+        return bytes(content), first_s - began_s
 
     def own_requests(self) -> OwnRequests:
         """The requests of `try_request` and `answer`: those open now, and those that ended since the last call."""
