@@ -44,6 +44,7 @@ from tests.telemetry.test_exporter import served
 from tests.tui.cockpit import rows_of
 from tui.app import Cockpit
 from tui.screens.accept import AcceptScreen
+from tui.screens.cockpit import CockpitScreen
 
 KEYS = ("]", "]", "m", "]", "[")
 NOTE = "fans at full speed"
@@ -75,7 +76,7 @@ async def take() -> None:
     run = Run(
         RunSettings(load_profile(ROOT / "profiles/simulator.toml", overrides), where="screenshot", hold_open=True)
     )
-    cockpit = Cockpit(run)
+    cockpit = Cockpit(CockpitScreen(run))
     async with cockpit.run_test(size=(160, 45)) as pilot:
         for key in KEYS:
             await asyncio.sleep(_STAGE_S)
@@ -129,7 +130,7 @@ async def take_acceptance() -> None:
     settings = AcceptSettings(profile=profile, where="screenshot", repeats=False, demands=demands)
     acceptance = Acceptance(settings)
     screen = AcceptScreen(acceptance.folder, views(acceptance), acceptance.apply)
-    cockpit = Cockpit(accept_screen=screen)
+    cockpit = Cockpit(screen)
     async with cockpit.run_test(size=(160, 45)) as pilot:
         while acceptance.phase != "burn-in":
             acceptance.changed.clear()
@@ -158,7 +159,7 @@ async def take_monitor() -> None:
     driving = asyncio.create_task(drive())
     watched = attach(await url, {"concurrency": 0}, name="monitor", telemetry="off")
     run = Run(RunSettings(watched, where="screenshot", hold_open=True))
-    cockpit = Cockpit(run)
+    cockpit = Cockpit(CockpitScreen(run))
     async with cockpit.run_test(size=(200, 50)) as pilot:
         await asyncio.sleep(5 * _STAGE_S)
         await _picture(pilot, cockpit, "monitor", ())
@@ -174,7 +175,7 @@ async def take_stall() -> None:
     """Wait until a server whose kernel hangs is called stalled and its evidence is written."""
     overrides = ["load.seed=1", 'server.args.fault="kernel:nth=500"']
     run = Run(RunSettings(load_profile(ROOT / "profiles/simulator.toml", overrides), where="screenshot"))
-    cockpit = Cockpit(run)
+    cockpit = Cockpit(CockpitScreen(run))
     async with cockpit.run_test(size=(160, 45)) as pilot:
         while not list(run.folder.glob("evidence/evidence.md")):  # noqa: ASYNC110 - only the file says so
             await asyncio.sleep(1)
@@ -217,7 +218,7 @@ async def take_exporter() -> None:
             "telemetry": {"exporters": [url]},
         }
         run = Run(RunSettings(build_profile(document, where="screenshot"), where="screenshot", hold_open=True))
-        cockpit = Cockpit(run)
+        cockpit = Cockpit(CockpitScreen(run))
         async with cockpit.run_test(size=(160, 45)) as pilot:
             await asyncio.sleep(8 * _STAGE_S)
             await _picture(pilot, cockpit, "exporter", ("4",))
@@ -236,7 +237,7 @@ async def take_sessions() -> None:
         "plan": {"ramp": {"start": 8, "end": 64, "over": f"{_RAMP_S}s", "steps": 8}},
     }
     run = Run(RunSettings(build_profile(document, where="screenshot"), where="screenshot", hold_open=True))
-    cockpit = Cockpit(run)
+    cockpit = Cockpit(CockpitScreen(run))
     async with cockpit.run_test(size=(160, 45)) as pilot:
         await asyncio.sleep(_RAMP_S)
         await _picture(pilot, cockpit, "sessions", ("a",))
@@ -252,7 +253,7 @@ async def take_cluster(folder: Path) -> None:
         with vramp(it, folder, "--set", "name=three-hosts", "--set", "telemetry=off") as (running, _):
             running.wait_for_load(3)
             (run_folder,) = (folder / "runs").iterdir()
-            cockpit = Cockpit(RemoteRun(run_folder, steers=False), watching=True, read_only=True)
+            cockpit = Cockpit(CockpitScreen(RemoteRun(run_folder, steers=False), watching=True, read_only=True))
             async with cockpit.run_test(size=(160, 45)) as pilot:
                 await asyncio.sleep(5 * _STAGE_S)
                 await _picture(pilot, cockpit, "cluster", ())

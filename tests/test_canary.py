@@ -28,6 +28,7 @@ from tests.server.fakes import wait_until
 from tests.tui.cli.test_terminal import FLOWING, cockpit, journal_has
 from tui.app import Cockpit
 from tui.cli.__main__ import main
+from tui.screens.cockpit import CockpitScreen
 
 IN_ENVIRONMENT = {
     "HF_TOKEN": "canary-token",
@@ -209,7 +210,7 @@ def test_nothing_is_for_the_eyes_of_others(shown: Shown) -> None:
 
 async def test_a_replay_shows_none(shown: Shown) -> None:
     (folder, *_) = sorted(shown.folder.glob("runs/*canary/"))
-    app = Cockpit(Replay(folder / JOURNAL, 100.0), watching=True)
+    app = Cockpit(CockpitScreen(Replay(folder / JOURNAL, 100.0), watching=True))
     async with app.run_test(size=(200, 60)) as pilot:
         for key in "160":
             await pilot.press(key)

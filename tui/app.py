@@ -128,21 +128,17 @@ class Cockpit(App[None]):
 
     def __init__(
         self,
-        run: RunControl | None = None,
+        screen: CockpitScreen | AcceptScreen | None = None,
         *,
-        watching: bool = False,
-        read_only: bool = False,
         make_run: MakeRun | None = None,
         api_key_env: str | None = None,
         orphans: Sequence[ServerRecord] = (),
         config: Config = DEFAULTS,
-        accept_screen: AcceptScreen | None = None,
     ) -> None:
-        """Open on `run`, or without one on the picker, whose choice `make_run` turns into a run.
+        """Open on `screen`, or without one on the picker, whose choice `make_run` turns into a run.
 
-        First the operator is asked what to do about `orphans`, servers left behind by earlier vramps.
-        With `watching`, the run belongs to another process and leaving does not end it; with `read_only`, no key
-        steers it. The acceptance of an `accept_screen` is carried out.
+        First the operator is asked what to do about `orphans`, servers left behind by earlier vramps. The acceptance of
+        an `AcceptScreen` is carried out.
         """
         super().__init__()
         self._make_run = make_run
@@ -150,12 +146,13 @@ class Cockpit(App[None]):
         self._orphans = orphans
         self.config = config
         self._toasts: dict[str, float] = {}  # the messages on the screen, and until when
-        # The screen of the run on display.
-        self._run_screen = None if run is None else CockpitScreen(run, watching=watching, read_only=read_only)
+        self._run_screen = screen if isinstance(screen, CockpitScreen) else None  # of the run on display
         self._feed: Worker[None] | None = None
-        self._accept_screen = accept_screen
+        self._accept_screen = None if isinstance(screen, CockpitScreen) else screen
         self._accepting: asyncio.Task[None] | None = None
-        self.runs: list[Run] = [run] if isinstance(run, Run) else []  # those started here; only the last may be live
+        self.runs: list[Run] = []  # those started here; only the last may be live
+        if self._run_screen is not None and isinstance(self._run_screen.control, Run):
+            self.runs.append(self._run_screen.control)
         self.failure: BaseException | None = None  # what broke the feed or the screen, for the caller to raise
         self.register_theme(COCKPIT_OF_16 if self._few_colours else COCKPIT)
         self.theme = config.theme

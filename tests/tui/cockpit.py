@@ -14,6 +14,7 @@ from textual.screen import Screen
 from loadgen.schema.snapshot import Snapshot
 from tests.tui.scripted import ScriptedRun
 from tui.app import Cockpit
+from tui.config import DEFAULTS, Config
 from tui.screens.cockpit import CockpitScreen
 
 DESIGN = (160, 45)
@@ -99,11 +100,11 @@ def rows_of(app: Cockpit) -> list[str]:
 
 @asynccontextmanager
 async def seated(
-    size: tuple[int, int] = DESIGN, run: ScriptedRun | None = None, **settings: Any
+    size: tuple[int, int] = DESIGN, run: ScriptedRun | None = None, *, config: Config = DEFAULTS, **settings: Any
 ) -> AsyncIterator[Seat]:
     """A cockpit on a scripted run; because that does not beat by itself, what it shows never grows stale."""
     run = run or ScriptedRun()
-    app = Cockpit(run, **settings)
+    app = Cockpit(CockpitScreen(run, **settings), config=config)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tui.panels.frame.STALE_AFTER_S", 3600.0)
         async with app.run_test(size=size) as pilot:

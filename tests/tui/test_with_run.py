@@ -43,7 +43,7 @@ async def until(pilot: Pilot[None], condition: Callable[[Snapshot], bool]) -> Sn
 
 
 async def test_a_run_in_the_operators_hand(run: Run) -> None:
-    app = Cockpit(run)
+    app = Cockpit(CockpitScreen(run))
     async with app.run_test(size=(160, 45)) as pilot:
         await until(pilot, lambda now: now.phase == "running" and now.load.held == 8)
         await pilot.press("]")
@@ -85,7 +85,7 @@ def texts(run: Run, kind: str) -> list[str]:
 
 
 async def test_every_larger_change_of_the_load(run: Run) -> None:
-    app = Cockpit(run)
+    app = Cockpit(CockpitScreen(run))
     async with app.run_test(size=(160, 45)) as pilot:
         await until(pilot, lambda now: now.load.held == 8)
         await pilot.press("h")
@@ -146,7 +146,7 @@ async def test_the_server_started_anew_as_a_variant() -> None:
     words = ["load.duration=60s", "load.workers=1", "server.args.preset=fast", "server.args.startup-s=0.1"]
     variants = {name: load_profile(PROFILE, [*words, f"server.args.max-num-seqs={n}"]) for name, n in SLOTS.items()}
     run = Run(RunSettings(variants["wide"], where=str(PROFILE), hold_open=True, variant="wide", variants=variants))
-    app = Cockpit(run)
+    app = Cockpit(CockpitScreen(run))
     async with app.run_test(size=(160, 45)) as pilot:
         await until(pilot, lambda now: now.load.held == 8)
         # The first choice is to leave it.
@@ -165,7 +165,7 @@ async def test_the_server_started_anew_as_a_variant() -> None:
 
 
 async def test_ctrl_c_twice_aborts_and_the_partial_result_is_named(run: Run) -> None:
-    app = Cockpit(run)
+    app = Cockpit(CockpitScreen(run))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda now: now.phase == "running" and now.load.held == 8)
         await pilot.press("ctrl+c", "ctrl+c")
@@ -183,7 +183,7 @@ async def test_what_an_earlier_vramp_left_is_asked_about_before_anything_starts(
 ) -> None:
     with sleeping() as process:
         record = write_record(8000, server=process, tree=[process])
-        app = Cockpit(run, orphans=[record])
+        app = Cockpit(CockpitScreen(run), orphans=[record])
         async with app.run_test(size=(160, 45)) as pilot:
             await pilot.pause()
             assert isinstance(app.screen, AskOrphans)
@@ -202,7 +202,7 @@ async def test_what_an_earlier_vramp_left_is_asked_about_before_anything_starts(
 
 async def test_ctrl_c_at_that_question_leaves_it_and_ends_the_run(run: Run) -> None:
     record = write_record(8000)
-    app = Cockpit(run, orphans=[record])
+    app = Cockpit(CockpitScreen(run), orphans=[record])
     async with app.run_test(size=(160, 45)) as pilot:
         await pilot.pause()
         assert isinstance(app.screen, AskOrphans)

@@ -87,7 +87,7 @@ def _in_cockpit(acceptance: Acceptance) -> bool:
     from tui.screens.accept import AcceptScreen
 
     screen = AcceptScreen(acceptance.folder, views(acceptance), acceptance.apply)
-    return open_cockpit(Cockpit(accept_screen=screen, config=read_config()))
+    return open_cockpit(Cockpit(screen, config=read_config()))
 
 
 def accept_parser() -> argparse.ArgumentParser:

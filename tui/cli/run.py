@@ -135,9 +135,10 @@ def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Name
     with _opening(document.get("name", where)):
         from tui.app import Cockpit
         from tui.config import read_config
+        from tui.screens.cockpit import CockpitScreen
 
         run = make_run(document, where, options, hold_open=True)
-        cockpit = Cockpit(run, orphans=_orphans(), config=read_config())
+        cockpit = Cockpit(CockpitScreen(run), orphans=_orphans(), config=read_config())
     return _open(cockpit)
 
 

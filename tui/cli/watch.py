@@ -80,9 +80,10 @@ def live_folder(text: str | None) -> Path:
 
 async def _watch(folder: Path, *, steers: bool) -> None:
     from tui.app import Cockpit
+    from tui.screens.cockpit import CockpitScreen
 
-    run = RemoteRun(folder, steers=steers)
-    cockpit = Cockpit(run, watching=True, read_only=not steers, config=read_config())
+    screen = CockpitScreen(RemoteRun(folder, steers=steers), watching=True, read_only=not steers)
+    cockpit = Cockpit(screen, config=read_config())
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, cockpit.exit)
     await cockpit.run_async()
@@ -106,9 +107,9 @@ def replay(words: list[str]) -> int:
             f"vramp: this run was killed before it wrote its result: `vramp recover {journal.parent}` writes it"
         )
     from tui.app import Cockpit, open_cockpit
+    from tui.screens.cockpit import CockpitScreen
 
-    cockpit = Cockpit(played, watching=True, config=read_config())
-    open_cockpit(cockpit)
+    open_cockpit(Cockpit(CockpitScreen(played, watching=True), config=read_config()))
     return 0
 
 

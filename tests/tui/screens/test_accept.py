@@ -91,7 +91,7 @@ class Seat:
     def __init__(self) -> None:
         self.applied: list[Operation] = []
         self._ended = asyncio.Event()
-        self.app = Cockpit(accept_screen=AcceptScreen(Path("runs/x-accept"), self._states(), self.apply))
+        self.app = Cockpit(AcceptScreen(Path("runs/x-accept"), self._states(), self.apply))
         self.pilot: Pilot[None]
 
     async def _states(self) -> AsyncIterator[AcceptView]:
