@@ -8,7 +8,7 @@ sampled for drawing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.hits import hits_of
@@ -19,21 +19,18 @@ from loadgen.schema.result import CurvePoint, StageResult
 from loadgen.schema.snapshot import CURVE_PERCENTS, Distribution
 
 Direction = Literal["", "up", "down"]
-
-
-class _Place(NamedTuple):
-    """A point's position on the curve."""
-
-    isl: int
-    osl: int
-    direction: Direction
-    load: float
+_Place = tuple[int, int, Direction, float]
+"""A point's position on the curve: ISL, OSL, direction and load."""
 
 
 def _point(place: _Place, total: LoadSum, kv_tokens: int | None) -> CurvePoint:
     span_s, held_area_s = total.span_ns / 1e9, total.held_area_ns / 1e9
+    isl, osl, direction, load = place
     return CurvePoint(
-        **place._asdict(),
+        isl=isl,
+        osl=osl,
+        load=load,
+        direction=direction,
         held=held_area_s / span_s if span_s else 0.0,
         measured_s=span_s,
         output_tokens_per_s=total.output_tokens / span_s if span_s else None,
@@ -87,8 +84,8 @@ def _parts(stage: StageRecord) -> Iterator[tuple[_Place, LoadSum]]:
     started = stage.started
     if started.no_load or (started.pass_number or 1) > 1:
         return  # a warm prefix cache would make it another curve
-    load = started.rate if started.rate is not None else started.concurrency
-    place = _Place(started.isl, started.osl, direction_of(started.steps), float(load or 0))
+    load = float((started.rate if started.rate is not None else started.concurrency) or 0)
+    place = started.isl, started.osl, direction_of(started.steps)
     if not started.steps:
         if stage.window_s and started.rate is None:
             part = LoadSum()
@@ -96,10 +93,10 @@ def _parts(stage: StageRecord) -> Iterator[tuple[_Place, LoadSum]]:
             part.output_tokens = stage.counters["window_output_tokens"]
             part.hits.update({name: stage.counters[name] for name in HIT_COUNTS if stage.counters[name]})
             part.ttft, part.itl = stage.histogram("ttft"), stage.histogram("itl")
-            yield place, part
+            yield (*place, load), part
         return
     for step, part in sorted(stage.metrics.bins.items()):
-        yield place._replace(load=started.steps[step][1] if step < len(started.steps) else place.load), part
+        yield (*place, started.steps[step][1] if step < len(started.steps) else load), part
 
 
 def distribution_of(number: int, label: str, latency: Mapping[str, Histogram]) -> Distribution:

@@ -39,10 +39,6 @@ _COUNTER = re.compile(
 )  # not those of the process that answers, which works while the engine stands still
 
 
-class EvidenceError(VrampError):
-    """Why a piece of evidence could not be taken."""
-
-
 class Scene(NamedTuple):
     """What evidence is taken of."""
 
@@ -167,13 +163,13 @@ _SECOND_PAGE = "\n# ---- a second reading ----\n"
 
 async def _samples(scene: Scene) -> str:
     if not scene.lines:
-        raise EvidenceError("there is no run")
+        raise VrampError("there is no run")
     return b"\n".join(scene.lines).decode("utf-8", errors="replace")
 
 
 async def _metrics(scene: Scene) -> str:
     if not scene.metrics:
-        raise EvidenceError("the run has no server")
+        raise VrampError("the run has no server")
     first = await _pages(scene)
     await asyncio.sleep(_BETWEEN_PAGES_S)
     return first + _SECOND_PAGE + await _pages(scene)
@@ -182,13 +178,13 @@ async def _metrics(scene: Scene) -> str:
 async def _pages(scene: Scene) -> str:
     pages = await asyncio.gather(*(page() for page in scene.metrics.values()), return_exceptions=True)
     if all(isinstance(page, BaseException) for page in pages):
-        raise EvidenceError(f"/metrics does not answer: {pages[0]}")
+        raise VrampError(f"/metrics does not answer: {pages[0]}")
     return "\n".join(f"# {url}\n{page}" for url, page in zip(scene.metrics, pages, strict=True))
 
 
 async def _log(scene: Scene) -> str:
     if not scene.logs:
-        raise EvidenceError("vramp did not start this server")
+        raise VrampError("vramp did not start this server")
     ends = []
     for path in scene.logs:
         with path.open("rb") as file:
@@ -216,12 +212,12 @@ async def _tasks(scene: Scene) -> str:
 def _processes(scene: Scene) -> list[int]:
     """All processes of the servers."""
     if scene.containers:
-        raise EvidenceError(f"vramp reads no processes in a container; `{scene.containers[0]}` lists them")
+        raise VrampError(f"vramp reads no processes in a container; `{scene.containers[0]}` lists them")
     if not scene.pids:
-        raise EvidenceError("vramp did not start this server")
+        raise VrampError("vramp did not start this server")
     alive = [pid for pid in scene.pids if process_info(pid)]
     if not alive:
-        raise EvidenceError("the server's processes have ended")
+        raise VrampError("the server's processes have ended")
     return [one for pid in alive for one in (pid, *(info.id.pid for info in descendants(pid)))]
 
 
@@ -266,7 +262,7 @@ def _cpu_s(task: Path) -> float:
 async def _gpus(scene: Scene) -> str:
     table = await scene.gpus()
     if not table:
-        raise EvidenceError("nothing measures the GPUs here")
+        raise VrampError("nothing measures the GPUs here")
     return table
 
 
@@ -309,30 +305,28 @@ async def _ras(_: Scene) -> str:
             return answer.decode("utf-8", errors="replace")
         finally:
             writer.close()
-    raise EvidenceError(
-        f"nothing answers on port {_RAS_PORT}, where NCCL and RCCL open their status service: {refused}"
-    )
+    raise VrampError(f"nothing answers on port {_RAS_PORT}, where NCCL and RCCL open their status service: {refused}")
 
 
 async def _stacks(scene: Scene) -> str:
     """The Python stacks of the server's processes, by py-spy where it is installed and allowed."""
     pids = await asyncio.to_thread(_processes, scene)
     if shutil.which("py-spy") is None:
-        raise EvidenceError("py-spy is not installed")
+        raise VrampError("py-spy is not installed")
     found: list[str] = []
     why = ""
     for pid in pids:
         try:
             found.append(await _output_of("py-spy", "dump", "--pid", str(pid), "--nonblocking"))
-        except EvidenceError as error:
+        except VrampError as error:
             why = str(error)
     if not found:
-        raise EvidenceError(f"{why}; it needs root, SYS_PTRACE or /proc/sys/kernel/yama/ptrace_scope = 0")
+        raise VrampError(f"{why}; it needs root, SYS_PTRACE or /proc/sys/kernel/yama/ptrace_scope = 0")
     return "\n\n".join(found)
 
 
 async def _output_of(*arguments: str) -> str:
-    """What a command prints; raises `EvidenceError` if it is not there or fails."""
+    """What a command prints; raises `VrampError` if it is not there or fails."""
     try:
         process = await asyncio.create_subprocess_exec(
             *arguments,
@@ -341,7 +335,7 @@ async def _output_of(*arguments: str) -> str:
             stderr=asyncio.subprocess.PIPE,
         )
     except OSError as error:
-        raise EvidenceError(f"{arguments[0]}: {error.strerror}") from error
+        raise VrampError(f"{arguments[0]}: {error.strerror}") from error
     try:
         printed, errors = await process.communicate()
     finally:
@@ -349,7 +343,7 @@ async def _output_of(*arguments: str) -> str:
             process.kill()
     if process.returncode:
         last = errors.decode("utf-8", errors="replace").strip().splitlines()[-1:] or [f"status {process.returncode}"]
-        raise EvidenceError(f"{arguments[0]}: {last[0]}")
+        raise VrampError(f"{arguments[0]}: {last[0]}")
     return printed.decode("utf-8", errors="replace")
 
 

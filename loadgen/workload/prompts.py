@@ -76,6 +76,11 @@ class Prompts:
         """A unique prompt of `isl` tokens."""
         return self.compose([Piece(stage, index, isl)])
 
+    def content(self, pieces: Sequence[Piece], osl: int | None) -> RequestContent:
+        """A request with these pieces as its prompt."""
+        ids = sum(piece.tokens for piece in pieces) if self.are_ids else None
+        return RequestContent(self.compose(pieces), osl, ids=ids)
+
     def compose(self, pieces: Sequence[Piece]) -> bytes:
         written, overhead = [], self._overhead
         for stage, number, tokens in pieces:

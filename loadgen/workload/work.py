@@ -11,7 +11,6 @@ and no further.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -114,11 +113,7 @@ class RequestWriter:
         said = [
             piece for number in range(turn) for piece in (*self._question(index, number), self._answer(index, number))
         ]
-        return self._composed([*said, *self._question(index, turn)], osl)
-
-    def _composed(self, pieces: Sequence[Piece], osl: int | None) -> RequestContent:
-        ids = sum(piece.tokens for piece in pieces) if self._prompts.are_ids else None
-        return RequestContent(self._prompts.compose(pieces), osl, ids=ids)
+        return self._prompts.content([*said, *self._question(index, turn)], osl)
 
     def _drawn_osl(self, index: int, turn: int) -> int | None:
         if self._osls is None:
@@ -160,7 +155,7 @@ class RequestWriter:
         if data.form == "trace":
             row = reader.row(number)
             pieces = trace_pieces(row, self._key, index, block_size=data.block_size, times=index // data.records)
-            return self._composed(pieces, row.osl)
+            return self._prompts.content(pieces, row.osl)
         text = reader.text(number)
         osl = text.osl if data.osl is not None else self._drawn_osl(index, 0)
         if text.messages and (work.chat or not text.prompt):

@@ -31,9 +31,7 @@ class SessionWriter:
         osl = play.tree.requests[index].osl
         if answers is not None:
             return RequestContent(self._chat(play, index, answers), osl, messages=True)
-        pieces = self._context(play, index)
-        ids = sum(piece.tokens for piece in pieces) if self._prompts.are_ids else None
-        return RequestContent(self._prompts.compose(pieces), osl, ids=ids)
+        return self._prompts.content(self._context(play, index), osl)
 
     def _context(self, play: Play, index: int) -> list[Piece]:
         parts = play.tree.context(index, self._sessions.common_prefix)
