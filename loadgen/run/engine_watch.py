@@ -90,18 +90,15 @@ class _Server:
             self._event(f"{self._client.base_url}/metrics: no figure of {known} is on this page")
         self._is_unknown = sample.kind is None
         if self._last is not None and is_restarted(self._last, sample):
-            self._restarted()
+            now_s = self._clock_s()
+            if not self.is_several:
+                self.is_several = bool(self.restarts_s) and now_s - self.restarts_s[-1] < _MIN_LIFE_S
+                self._event(f"{self._client.base_url}: {_SEVERAL if self.is_several else _RESTARTED}")
+            self._before = self._total
+            self.restarts_s.append(now_s)
         self._last = sample
         self._total = sample if self._before is None else continued(self._before, sample)
         return without_counts(sample) if self.is_several else self._total
-
-    def _restarted(self) -> None:
-        now_s = self._clock_s()
-        if not self.is_several:
-            self.is_several = bool(self.restarts_s) and now_s - self.restarts_s[-1] < _MIN_LIFE_S
-            self._event(f"{self._client.base_url}: {_SEVERAL if self.is_several else _RESTARTED}")
-        self._before = self._total
-        self.restarts_s.append(now_s)
 
 
 class EngineWatch:
@@ -146,18 +143,14 @@ class EngineWatch:
             # Nothing has been sent since the first reading.
             self._began[begun] = self._quiet = self._latest
         else:
-            self._read_at_boundary(ended, begun)
+            task = asyncio.create_task(self._read_at(ended, begun))
+            self._readings.add(task)
+            task.add_done_callback(self._readings.discard)
         if begun is not None:
             self._since_quiet.append(begun)
 
-    def _read_at_boundary(self, ended: int | None, begun: int | None) -> None:
-
-        async def read() -> None:
-            self._assign(ended, begun, await self._read())
-
-        task = asyncio.create_task(read())
-        self._readings.add(task)
-        task.add_done_callback(self._readings.discard)
+    async def _read_at(self, ended: int | None, begun: int | None) -> None:
+        self._assign(ended, begun, await self._read())
 
     async def read_between(self) -> None:
         """Take the reading for the next boundary, while nothing is open and before anything more is sent."""
