@@ -25,8 +25,7 @@ class Physics:
     step_ms: float = 0.0  # above zero: every step ends on a grid of this spacing and the three costs above are ignored
     first_token_ms: float = 0.0  # no first token earlier than this after the request was received
     max_num_seqs: int = 256  # sequences running at once; the rest wait
-    max_num_batched_tokens: int = 8192
-    """Tokens computed in one step; longer prompts are prefilled in chunks."""
+    max_num_batched_tokens: int = 8192  # tokens computed in one step; longer prompts are prefilled in chunks
     max_model_len: int = 32768  # prompt and answer together
     kv_blocks: int = 25_000  # blocks in the KV pool
     block_size: int = 16  # tokens in a block

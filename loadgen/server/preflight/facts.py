@@ -82,18 +82,12 @@ class Setup(msgspec.Struct, frozen=True):
     plan: Sequence[Stage]
     box: Box
     platform: Platform | None
-    gpus: Sequence[GpuStatic] = ()
-    """The platform's GPUs; empty if unknown, or if no GPU is used."""
-    samples: Mapping[int, GpuSample] = {}
-    """Of the GPUs, by index, at the time of the check."""
-    vllm: str | None = None
-    """Version of the queried installation, or of the record used instead."""
-    image: Mapping[str, str] | None = None
-    """The variables that the container's image sets; None is unknown."""
-    elsewhere: bool = False
-    """Whether the server will run on another box, of which only the GPUs may be known."""
-    no_gpus: str = "the GPUs are unknown"
-    """Why there are none in `gpus`."""
+    gpus: Sequence[GpuStatic] = ()  # the platform's GPUs; empty if unknown, or if no GPU is used
+    samples: Mapping[int, GpuSample] = {}  # of the GPUs, by index, at the time of the check
+    vllm: str | None = None  # version of the queried installation, or of the record used instead
+    image: Mapping[str, str] | None = None  # the variables that the container's image sets; None is unknown
+    elsewhere: bool = False  # whether the server will run on another box, of which only the GPUs may be known
+    no_gpus: str = "the GPUs are unknown"  # why there are none in `gpus`
 
     @property
     def server(self) -> Server:

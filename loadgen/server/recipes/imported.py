@@ -51,10 +51,8 @@ class Imported(msgspec.Struct):
     kind: str  # what the source is, in words
     name: str
     document: dict[str, Any]
-    notes: list[str] = []
-    """What the source says beyond the keys of a profile."""
-    left_out: list[str] = []
-    """What was not taken over, and why."""
+    notes: list[str] = []  # what the source says beyond the keys of a profile
+    left_out: list[str] = []  # what was not taken over, and why
 
 
 def is_secret(name: str, value: str) -> bool:

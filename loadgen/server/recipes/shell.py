@@ -70,18 +70,15 @@ class ShellCommand(NamedTuple):
     words: list[Word]
     env: dict[str, Word]
     line: int
-    within: tuple[Word, ...]
-    """The words before the text that this is a command of: `docker run image bash -c`."""
-    unsure: dict[str, int]
-    """The lines that set, under a condition, what may be different for this command."""
+    within: tuple[Word, ...]  # the words before the text that this is a command of: `docker run image bash -c`
+    unsure: dict[str, int]  # the lines that set, under a condition, what may be different for this command
 
 
 class _Variable(NamedTuple):
     value: list[Word] | None  # None once it is unset
     line: int = 0
     exported: bool = False
-    used: frozenset[str] = frozenset()
-    """The variables in its value."""
+    used: frozenset[str] = frozenset()  # the variables in its value
 
 
 def commands(text: str, defines: Mapping[str, str], wanted: Callable[[Sequence[Word]], bool]) -> list[ShellCommand]:

@@ -101,16 +101,13 @@ def open_library() -> Library:
     wrapper = importlib.import_module("amdsmi.amdsmi_wrapper")
     try:
         module.amdsmi_init()
+        reported = _roomy(wrapper.amdsmi_version_t)
+        failed = wrapper.amdsmi_get_lib_version(ctypes.byref(reported))
     except module.AmdSmiException as error:
         status = status_of(error)
         advice = f": {_ADVICE[status]}" if status in _ADVICE else ""
         raise TelemetryError(f"amdsmi_init of {found} says {status}{advice}") from error
     except ODD_FAILURES as error:  # newer wrappers load the library at the first call
-        raise TelemetryError(_why_not(error)) from error
-    try:
-        reported = _roomy(wrapper.amdsmi_version_t)
-        failed = wrapper.amdsmi_get_lib_version(ctypes.byref(reported))
-    except ODD_FAILURES as error:
         raise TelemetryError(_why_not(error)) from error
     if failed:
         raise TelemetryError(f"amdsmi_get_lib_version gave status {failed}: compatibility cannot be checked")
