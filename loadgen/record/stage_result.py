@@ -99,17 +99,7 @@ def stage_result(
         limited=why is not None,
         why=why,
         # A server that took no part has zeros.
-        instances=[
-            InstanceResult(
-                url=url,
-                requests=requests_of(part),
-                throughput=_throughput(part),
-                latency_ms=part.summaries("ttft", "tpot"),
-                engine=part.engine,
-                answers=part.answers if part.answers.read else None,
-            )
-            for url, part in zip(urls, map(stage.part, range(len(urls))), strict=True)
-        ],
+        instances=[_instance_result(stage.part(number), url) for number, url in enumerate(urls)],
         hosts=[_host_result(stage, part) for part in stage.hosts],
         gpu=machine.gpu,
         energy=machine.energy,
@@ -140,6 +130,17 @@ def stage_result(
         sessions=sessions_result(stage),
         hits=stage.hits,
         bursts=on_host(stage.bursts, machine.full_host_share),
+    )
+
+
+def _instance_result(part: StageRecord, url: str) -> InstanceResult:
+    return InstanceResult(
+        url=url,
+        requests=requests_of(part),
+        throughput=_throughput(part),
+        latency_ms=part.summaries("ttft", "tpot"),
+        engine=part.engine,
+        answers=part.answers if part.answers.read else None,
     )
 
 
