@@ -23,7 +23,7 @@ def open_files(setup: Setup) -> Iterator[Finding]:
     workers = most_workers(setup.profile.load.workers, servers=setup.server.instances)
     of_server = -(-certain // setup.server.instances)
     # Workers and servers raise their soft limit as far as allowed; containers have separate limits.
-    hard = setup.box.open_files[1]
+    hard = setup.box.open_files
     limits_server = setup.server.engine in ("vllm", "simulator")
     if hard < -(-certain // workers) + _SPARE_FILES:
         yield _too_few_files("blocks", setup, peak, f"{certain} streams cannot all be opened")
@@ -40,7 +40,7 @@ def _streams(setup: Setup) -> tuple[int, int]:
 
 
 def _too_few_files(severity: Severity, setup: Setup, peak: int, consequence: str) -> Finding:
-    hard = setup.box.open_files[1]
+    hard = setup.box.open_files
     wanted = max(65_536, 2 ** (peak + _SPARE_FILES_OF_SERVER).bit_length())
     command = f"sudo prlimit --pid $$ --nofile={wanted}:{wanted}"
     seen = f"a process may have {hard} files open"

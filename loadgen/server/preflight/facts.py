@@ -34,10 +34,9 @@ _MEC_BITS = 0x7FF  # of the whole version
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
-def _open_files() -> tuple[int, int]:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
-    return soft, hard
+def _open_files() -> int:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def _locked_memory() -> int | None:
@@ -58,7 +57,7 @@ class Box(msgspec.Struct, frozen=True):
     root: Path = Path("/")
     environ: Mapping[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
     home: Path = msgspec.field(default_factory=home_folder)
-    open_files: tuple[int, int] = msgspec.field(default_factory=_open_files)  # soft and hard limit of a process
+    open_files: int = msgspec.field(default_factory=_open_files)  # the hard limit of a process
     locked_memory: int | None = msgspec.field(default_factory=_locked_memory)
     """Bytes that a process may lock; None: unlimited."""
     clock_synchronised: bool | None = msgspec.field(default_factory=_clock_synchronised)

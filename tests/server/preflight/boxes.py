@@ -51,7 +51,7 @@ def healthy_box(tmp_path: Path, **fields: Any) -> Box:
     home = tmp_path / "home"
     home.mkdir()
     normal: dict[str, Any] = {
-        "open_files": (65536, 65536),
+        "open_files": 65536,
         "locked_memory": None,
         "clock_synchronised": True,
         "environ": {"PATH": str(tmp_path / "bin")},

@@ -20,35 +20,35 @@ LOOPBACK = {"engine": "attach", "url": "http://localhost:8000"}
 
 
 @pytest.mark.parametrize(
-    ("overrides", "limits", "severity"),
+    ("overrides", "hard", "severity"),
     [
-        ([CLOSED, "load.workers=1"], (10, 1256), None),
-        ([CLOSED, "load.workers=1"], (10, 1255), "blocks"),
-        ([CLOSED, "load.workers=1", "server.instances=4"], (10, 1063), "warns"),
-        ([CLOSED, "load.workers=4", "server.instances=4"], (10, 506), None),
-        ([CLOSED, "load.workers=4", "server.instances=4"], (10, 505), "blocks"),
-        ([CLOSED, *ATTACHED, "load.workers=1"], (10, 1064), None),
-        ([CLOSED, *ATTACHED, "load.workers=1"], (10, 1063), "blocks"),
-        ([CLOSED, *ATTACHED, "load.workers=4"], (10, 314), None),
-        ([CLOSED, *ATTACHED, "load.workers=4"], (10, 313), "blocks"),
-        (["load.rate=100", "load.osl=100", "load.workers=1"], (10, 564), None),
-        (["load.rate=100", "load.osl=100", "load.workers=1"], (10, 563), "warns"),
-        (["load.rate=100", "load.osl=100", "load.workers=1", "load.requests=20"], (10, 276), None),
+        ([CLOSED, "load.workers=1"], 1256, None),
+        ([CLOSED, "load.workers=1"], 1255, "blocks"),
+        ([CLOSED, "load.workers=1", "server.instances=4"], 1063, "warns"),
+        ([CLOSED, "load.workers=4", "server.instances=4"], 506, None),
+        ([CLOSED, "load.workers=4", "server.instances=4"], 505, "blocks"),
+        ([CLOSED, *ATTACHED, "load.workers=1"], 1064, None),
+        ([CLOSED, *ATTACHED, "load.workers=1"], 1063, "blocks"),
+        ([CLOSED, *ATTACHED, "load.workers=4"], 314, None),
+        ([CLOSED, *ATTACHED, "load.workers=4"], 313, "blocks"),
+        (["load.rate=100", "load.osl=100", "load.workers=1"], 564, None),
+        (["load.rate=100", "load.osl=100", "load.workers=1"], 563, "warns"),
+        (["load.rate=100", "load.osl=100", "load.workers=1", "load.requests=20"], 276, None),
         # Even with half a millisecond a token, 2,000 streams a second of 1,000 tokens are 1,000 at once.
-        (["load.rate=2000", "load.osl=1000", "load.workers=1", *ATTACHED], (10, 1063), "blocks"),
-        (["load.rate=2000", "load.osl=1000", "load.workers=1", *ATTACHED], (10, 1064), "warns"),
+        (["load.rate=2000", "load.osl=1000", "load.workers=1", *ATTACHED], 1063, "blocks"),
+        (["load.rate=2000", "load.osl=1000", "load.workers=1", *ATTACHED], 1064, "warns"),
     ],
 )
 def test_open_files_against_the_plan(
-    tmp_path: Path, overrides: list[str], limits: tuple[int, int], severity: Severity | None
+    tmp_path: Path, overrides: list[str], hard: int, severity: Severity | None
 ) -> None:
-    findings = check(healthy_box(tmp_path, open_files=limits), profile_of(tmp_path, *overrides))
+    findings = check(healthy_box(tmp_path, open_files=hard), profile_of(tmp_path, *overrides))
     assert [each.severity for each in findings if each.id == "open-files"] == ([severity] if severity else [])
 
 
 @pytest.mark.parametrize(("streams", "hard", "wanted"), [(100, 50, 65536), (27_000, 1024, 65536)])
 def test_the_fix_is_enough(tmp_path: Path, streams: int, hard: int, wanted: int) -> None:
-    box = healthy_box(tmp_path, open_files=(50, hard))
+    box = healthy_box(tmp_path, open_files=hard)
     finding = only(box, profile_of(tmp_path, f"load.concurrency={streams}", "load.workers=1"))
     assert finding.fix == f"sudo prlimit --pid $$ --nofile={wanted}:{wanted}, in the shell that starts vramp"
     assert finding.seen == f"a process may have {hard} files open"
@@ -66,7 +66,7 @@ def test_the_fix_is_enough(tmp_path: Path, streams: int, hard: int, wanted: int)
     ],
 )
 def test_local_ports_against_the_plan(tmp_path: Path, overrides: list[str], severity: Severity | None) -> None:
-    box = healthy_box(tmp_path, open_files=(2**20, 2**20))
+    box = healthy_box(tmp_path, open_files=2**20)
     write(box.proc / "sys/net/ipv4/ip_local_reserved_ports", "8000,40000,60990-61010\n")
     write(box.proc / "sys/net/ipv4/ip_local_port_range", "32758\t60999\n")
     findings = check(box, profile_of(tmp_path, *overrides, "load.workers=1"))
@@ -74,7 +74,7 @@ def test_local_ports_against_the_plan(tmp_path: Path, overrides: list[str], seve
 
 
 def test_too_few_local_ports_are_made_up_by_source_addresses(tmp_path: Path) -> None:
-    box = healthy_box(tmp_path, open_files=(2**20, 2**20))
+    box = healthy_box(tmp_path, open_files=2**20)
     finding = only(box, profile_of(tmp_path, "load.concurrency=100000", "load.workers=1"))
     assert finding.seen == "28,232 local ports for connections to one server"
     assert finding.fix.startswith(

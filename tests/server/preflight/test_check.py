@@ -123,7 +123,7 @@ def test_a_healthy_box_has_nothing_against_a_run(tmp_path: Path, platform: Platf
 
 
 def sick_box(tmp_path: Path) -> Box:
-    box = healthy_box(tmp_path, open_files=(10, 10), clock_synchronised=False)
+    box = healthy_box(tmp_path, open_files=10, clock_synchronised=False)
     write(box.proc / "sys/kernel/numa_balancing", "1")
     write(box.sys / "kernel/mm/transparent_hugepage/enabled", "always madvise [never]")
     write(box.sys / "devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave")
@@ -193,7 +193,7 @@ def test_the_platform_is_what_the_devices_say(tmp_path: Path, devices: list[str]
 
 def test_this_machine_can_be_checked(tmp_path: Path) -> None:
     box = Box()
-    assert 0 < box.open_files[0] <= box.open_files[1]
+    assert box.open_files > 0
     assert box.clock_synchronised in (True, False, None)
     profile = profile_of(tmp_path)
     for platform in ("cpu", platform_here(box.dev)):
