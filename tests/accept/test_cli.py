@@ -84,7 +84,7 @@ def test_a_pass_whose_report_finds_no_room_is_no_failure(capfd: pytest.CaptureFi
 
 def test_a_disk_that_is_full_is_no_failure_of_the_box() -> None:
     Path("box.toml").write_text(toml(document("box", "start")))
-    with command("box.toml", wrapper=("prlimit", "--fsize=4096")) as process:
+    with command("box.toml", wrapper=("env", "PYTHONDONTWRITEBYTECODE=1", "prlimit", "--fsize=4096")) as process:
         assert process.stdout is not None and process.stderr is not None
         out, words = process.stdout.read(), process.stderr.read()
     assert (process.returncode, out) == (4, "")
