@@ -28,6 +28,7 @@ from tui.cli.headless import Progress, drive
 from tui.cli.options import (
     INTERRUPTED,
     add_profile_options,
+    before_anything_runs,
     parser_of,
     print_output,
     print_status,
@@ -58,13 +59,10 @@ def accept(words: list[str]) -> int:
     unfinished = _unfinished(settings) if options.resume is None else None
     if unfinished is not None:
         print_status(f"an acceptance without a verdict is in {unfinished}; --resume {unfinished} goes on there")
-    try:
+    with before_anything_runs():
         for path in filter(None, (options.junit, options.ctrf)):
             require_writable(path)
         acceptance = Acceptance(settings, options.resume)
-    except ResultError as error:
-        # Nothing has run yet, so a wrong folder is a usage error.
-        raise ProfileError(str(error)) from error
     print_status(f"acceptance: {acceptance.folder}")
     for line in filter(None, (acceptance.accept.burn_in_doubt, _other_versions(acceptance))):
         print_status(line)

@@ -12,12 +12,13 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from loadgen.errors import ProfileError, ResultError
+from loadgen.errors import ProfileError
 from loadgen.format import count, interval, percent, significant, target
 from loadgen.profile import BASE
 from loadgen.system import map_large_blocks
 from tui.cli.options import (
     INTERRUPTED,
+    before_anything_runs,
     end_by_signals,
     end_within_seconds,
     is_loopback,
@@ -181,10 +182,8 @@ def make_run(
 
     profile = profile_from(document, where, options)
     variants = variants_from(document, where, options)
-    try:
+    with before_anything_runs():
         baseline = None if options.baseline is None else baseline_of(options.baseline, open_result(options.baseline))
-    except ResultError as error:
-        raise ProfileError(str(error)) from error
     return open_run(
         profile,
         where,
@@ -207,11 +206,8 @@ def open_run(profile: Profile, where: str, options: argparse.Namespace, **settin
     address = None if options.metrics_port is None else (options.metrics_host, options.metrics_port)
     settings |= {"json_path": options.json, "junit_path": options.junit, "force": options.force}
     settings["alert"] = () if options.alert is None else _command(options.alert)
-    try:
+    with before_anything_runs():
         run = Run(RunSettings(profile, where=where, metrics_address=address, **settings))
-    except ResultError as error:
-        # Nothing has run yet, so a path that cannot be written is a usage error.
-        raise ProfileError(str(error)) from error
     if run.metrics_port is not None:
         print_status(f"metrics: {run.metrics_port.url}")
         if not is_loopback(options.metrics_host):

@@ -9,11 +9,11 @@ import ipaddress
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from loadgen.errors import ProfileError, ResultError, VrampError
+from loadgen.errors import ProfileError, ResultError, VrampError, reported_as
 from loadgen.format import harmless
 from loadgen.masking import masked_text
 from loadgen.places import TRUST, trust_all_users, write_named
@@ -77,11 +77,18 @@ def write_output(text: str, path: Path | None) -> int:
     """Write data to a file that the user named, or to stdout; return the exit code. Raises `ResultError`."""
     if path is None or path == STDOUT:
         return print_output(text)
-    try:
+    with reported_as(f"{path}: cannot be written"):
         write_named(path, text.encode())
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
     return 0
+
+
+@contextlib.contextmanager
+def before_anything_runs() -> Iterator[None]:
+    """Raise `ProfileError` in place of `ResultError`: a wrong file or folder is still a usage error."""
+    try:
+        yield
+    except ResultError as error:
+        raise ProfileError(str(error)) from error
 
 
 def discard_stdout(error: OSError) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadgen.errors import ProfileError, ResultError
+from loadgen.errors import ProfileError, ResultError, reported_as
 from loadgen.format import counted
 from loadgen.places import PRIVATE, named_mode, write_whole
 from loadgen.record.figures import stages_by_load
@@ -153,10 +153,8 @@ def _write_documents(documents: dict[str, dict[str, Any]], options: argparse.Nam
     if folder is None or folder == STDOUT:
         whole = list(documents.values())
         return _write(json.dumps(whole[0] if len(whole) == 1 else whole, allow_nan=False) + "\n", None)
-    try:
+    with reported_as(f"--out {folder}: must be a folder"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResultError(f"--out {folder}: must be a folder: {error.strerror}") from error
     for name, document in documents.items():
         _write(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
         print_status(f"report: {folder / name}")
@@ -170,13 +168,11 @@ def _write(text: str, path: Path | None, *, mode: int | None = None) -> int:
     """
     if path is None or path == STDOUT:
         return print_output(text)
-    try:
+    with reported_as(f"{path}: the report cannot be written"):
         if mode is None:
             path.write_text(text, encoding="utf-8")
         else:
             write_whole(path, text.encode(), mode=mode)
-    except OSError as error:
-        raise ResultError(f"{path}: the report cannot be written: {error.strerror}") from error
     return 0
 
 

@@ -7,7 +7,7 @@ import asyncio
 import secrets
 from pathlib import Path
 
-from loadgen.errors import ProfileError, ResultError, VrampError, reported_as
+from loadgen.errors import ProfileError, VrampError, reported_as
 from loadgen.profile import BASE
 from loadgen.profile.document import load_document, variant_names
 from loadgen.profile.schema import Profile
@@ -32,6 +32,7 @@ from tui.cli.headless import exit_code, follow
 from tui.cli.options import (
     INTERRUPTED,
     add_profile_options,
+    before_anything_runs,
     parser_of,
     print_output,
     print_status,
@@ -55,7 +56,7 @@ def sweep(words: list[str]) -> int:
     """Run the variants and print the table; return 0 if all of them are complete and met their limits."""
     options = sweep_parser().parse_args(words)
     name, profiles = _profiles(options)
-    try:
+    with before_anything_runs():
         if options.json is not None:
             require_writable(options.json)
         if options.resume is not None:
@@ -63,9 +64,6 @@ def sweep(words: list[str]) -> int:
         else:
             seeds = {profile.load.seed for profile in profiles.values()} - {None}
             folder, state = begin_sweep(name, profiles, seed=seeds.pop() or 0 if seeds else secrets.randbelow(2**31))
-    except ResultError as error:
-        # Nothing has run yet, so a wrong place for results is a usage error.
-        raise ProfileError(str(error)) from error
     state, codes = _run_all(folder, state, profiles, force=options.force)
     return max(_conclude(folder, state, options.json), _summed(codes))
 

@@ -9,8 +9,8 @@ from loadgen.criteria import PHASES
 from loadgen.record.acceptance import title
 from loadgen.report.certificate import demanded, place_of
 from loadgen.schema.accept_view import AcceptView
-from loadgen.schema.certificate import Criterion, Outcome, PhaseRecord
-from tui.widgets.rows import Row, Rows, padded, spread, titled, wrapped
+from loadgen.schema.certificate import Criterion, PhaseRecord
+from tui.widgets.rows import Row, Rows, hanging, padded, spread, titled, wrapped
 
 _ROLES = {"pass": "good", "fail": "bad", "inconclusive": "warn", "skipped": "dim", "running": "key", "waiting": "dim"}
 _STATE_CELLS = 13
@@ -133,7 +133,6 @@ def phase_detail(view: AcceptView, phase: PhaseRecord, width: int) -> Rows:
 def criterion_detail(criterion: Criterion, width: int) -> Rows:
     """Return how a criterion was judged, from what, and what it would take."""
     demand = criterion.demand
-    word: Outcome = criterion.outcome
     interval = f"{fmt.significant(criterion.low)} to {fmt.significant(criterion.high)} {demand.unit}"
     has_interval = criterion.low is not None or criterion.high is not None
     known = (
@@ -144,9 +143,11 @@ def criterion_detail(criterion: Criterion, width: int) -> Rows:
         ("starts", str(criterion.starts) if criterion.starts else ""),
         ("samples", fmt.count(criterion.samples) if criterion.samples else ""),
     )
-    facts = [row for label, value in known if value for row in _labelled(label, value, width)]
+    facts = [
+        row for label, value in known if value for row in hanging(((f" {label:<10}", "dim"),), value, width - 1, "text")
+    ]
     return [
-        titled(fmt.plain(title(criterion.demand)), ((word.upper(), _ROLES[word]),), width),
+        titled(fmt.plain(title(demand)), ((criterion.outcome.upper(), _ROLES[criterion.outcome]),), width),
         (),
         ((" ", "text"), *bar(criterion, min(60, width - 2))),
         (),
@@ -156,8 +157,3 @@ def criterion_detail(criterion: Criterion, width: int) -> Rows:
         (),
         *wrapped(criterion.needs, width - 1, "key"),
     ]
-
-
-def _labelled(label: str, value: str, width: int) -> Rows:
-    first, *others = wrapped(value, width - 1, "text", indent=11) or [()]
-    return [((f" {label:<10}", "dim"), *first[1:]), *others]

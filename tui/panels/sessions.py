@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from loadgen import format as fmt
+from loadgen.report.tabular import Column
 from loadgen.schema.deltas import SessionRow, SessionsNow
 from tui.panels.frame import Frame
+from tui.panels.stages import cell_words, head_words
 from tui.widgets.rows import Row, Rows, titled
 
-HEADS = ("session", "in the file", "request", "of", "now", "context", "cached")
-_WIDTHS = (11, 12, 9, 7, 12, 10, 8)
+COLUMNS: tuple[Column[SessionRow], ...] = (
+    Column("session", lambda row: str(row.session), width=11),
+    Column("in the file", lambda row: str(row.trace), width=12),
+    Column("request", lambda row: str(row.request), width=9),
+    Column("of", lambda row: str(row.requests), width=7),
+    Column("now", lambda row: f"{row.open} open" if row.open else "waits" if row.waits else "pause", width=12),
+    Column("context", lambda row: fmt.number(row.context_tokens), width=10),
+    Column("cached", lambda row: "" if row.cached_share is None else f"{row.cached_share:.0%}", width=8),
+)
 
 
 def sessions(frame: Frame, width: int, height: int) -> Rows:
@@ -19,7 +26,7 @@ def sessions(frame: Frame, width: int, height: int) -> Rows:
         in_sessions = frame.no_load or frame.snapshot.load.in_sessions
         words = "no session is live" if in_sessions else "the load is not sessions: set load.sessions, or --sessions"
         return [titled("sessions", (), width), ((f" {words}", "dim"),)]
-    heads: Row = (("".join(f"{head:>{cells}}" for head, cells in zip(HEADS, _WIDTHS, strict=True)), "dim"),)
+    heads = tuple(head_words(COLUMNS))
     return [titled("sessions", (summary(frame, now),), width), heads, *map(_row, now.rows[: height - 2])]
 
 
@@ -34,13 +41,6 @@ def summary(frame: Frame, now: SessionsNow) -> tuple[str, str]:
     return (f"{states}{due}; {contexts}", "warn" if pool is not None and now.context_tokens > pool else "text")
 
 
-def cells(row: SessionRow) -> Sequence[str]:
-    state = f"{row.open} open" if row.open else "waits" if row.waits else "pause"
-    cached = "" if row.cached_share is None else f"{row.cached_share:.0%}"
-    numbers = (str(row.session), str(row.trace), str(row.request), str(row.requests))
-    return (*numbers, state, fmt.number(row.context_tokens), cached)
-
-
 def _row(row: SessionRow) -> Row:
-    text = "".join(f"{cell:>{width}}" for cell, width in zip(cells(row), _WIDTHS, strict=True))
-    return ((text, "text" if row.open else "waiting" if row.waits else "dim"),)
+    role = "text" if row.open else "waiting" if row.waits else "dim"
+    return tuple(cell_words(COLUMNS, [row], role))

@@ -16,8 +16,7 @@ from tui.panels.gpus import sample_of
 from tui.panels.health import ENGINE, engines
 from tui.panels.latency import HEADS, statistics_of, stretches, unit_of
 from tui.panels.messages import happened, seen
-from tui.panels.sessions import HEADS as SESSION_HEADS
-from tui.panels.sessions import cells as session_cells
+from tui.panels.sessions import COLUMNS
 from tui.panels.stages import STAGE, has_more_than_stages, stage_columns
 
 _Row = TypeVar("_Row")
@@ -73,7 +72,7 @@ def engine(frame: Frame) -> str:
 
 def sessions(frame: Frame) -> str:
     now = frame.snapshot.sessions
-    return markdown(SESSION_HEADS, [session_cells(row) for row in (now.rows if now is not None else [])])
+    return _copied(COLUMNS, now.rows if now is not None else [])
 
 
 def log(frame: Frame) -> str:

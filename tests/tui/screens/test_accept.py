@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from textual.pilot import Pilot
 
 from loadgen.run.operations import Abort, Operation, Stop
 from loadgen.schema.accept_view import AcceptView
 from loadgen.schema.certificate import Certificate, Criterion, Demand, PhaseRecord
-from tests.tui.cockpit import rows_of
-from tests.tui.scripted import running
+from tests.tui.cockpit import Seat
+from tests.tui.scripted import ScriptedRun, running
 from tests.tui.test_goldens import compare
 from tui.app import Cockpit
 from tui.panels.accept import bar, phase_detail
@@ -85,36 +84,26 @@ GOING_ON = AcceptView(CERTIFICATE, "performance", "05-performance", running(), 8
 OVER = AcceptView(replace(CERTIFICATE, verdict="fail"), None, "", None, 0.0, ending=False, over=True)
 
 
-class Seat:
-    """An operator before the screen, and what ends the acceptance."""
-
-    def __init__(self) -> None:
-        self.applied: list[Operation] = []
-        self._ended = asyncio.Event()
-        self.app = Cockpit(AcceptScreen(Path("runs/x-accept"), self._states(), self.apply))
-        self.pilot: Pilot[None]
-
-    async def _states(self) -> AsyncIterator[AcceptView]:
-        yield GOING_ON
-        await self._ended.wait()
-        yield OVER
-
-    def apply(self, operation: Operation) -> None:
-        self.applied.append(operation)
-        self._ended.set()
-
-    async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
-        await self.pilot.pause(0)
-
-
 @asynccontextmanager
 async def seated(size: tuple[int, int] = (120, 40)) -> AsyncIterator[Seat]:
-    seat = Seat()
-    async with seat.app.run_test(size=size) as seat.pilot:
-        await seat.pilot.pause(0)
+    """An acceptance that goes on until it is ended."""
+    run, ended = ScriptedRun(), asyncio.Event()
+
+    async def states() -> AsyncIterator[AcceptView]:
+        yield GOING_ON
+        await ended.wait()
+        yield OVER
+
+    def apply(operation: Operation) -> None:
+        run.apply(operation)
+        ended.set()
+
+    app = Cockpit(AcceptScreen(Path("runs/x-accept"), states(), apply))
+    async with app.run_test(size=size) as pilot:
+        seat = Seat(app, pilot, run)
+        await seat.settle()
         yield seat
-        await seat.app.close_acceptance()
+        await app.close_acceptance()
 
 
 @pytest.mark.parametrize("size", ["80x24", "160x45"])
@@ -122,7 +111,7 @@ async def test_phases_and_criteria(size: str) -> None:
     columns, rows = map(int, size.split("x"))
     async with seated((columns, rows)) as seat:
         await seat.press("down", "down", "down")
-        compare(f"accept-{size}", rows_of(seat.app))
+        compare(f"accept-{size}", seat.rows)
 
 
 async def test_leaving_asks_until_it_is_over() -> None:
@@ -130,15 +119,14 @@ async def test_leaving_asks_until_it_is_over() -> None:
         await seat.press("q")
         assert isinstance(seat.app.screen, AskLeave)
         await seat.press("g", "q", "f")
-        while not seat.app._exit:
-            await seat.pilot.pause(0)
-        assert seat.applied == [Stop()]
+        await seat.until_left()
+        assert seat.calls == [Stop()]
 
 
 async def test_ctrl_c_finishes_then_aborts() -> None:
     async with seated() as seat:
         await seat.press("ctrl+c", "ctrl+c")
-        assert seat.applied[:1] == [Stop()] and seat.applied[1:] in ([], [Abort()])
+        assert seat.calls[:1] == [Stop()] and seat.calls[1:] in ([], [Abort()])
 
 
 def test_bar_of_what_has_no_bound_is_empty() -> None:
