@@ -137,12 +137,8 @@ class CanaryRecord:
         reference = self._reference(line.instance, idle=line.when == "before")
         stage = {"before": None, "load": line.index, "after": _AFTER}[line.when]
         tally = self._tallies.setdefault(stage, {}).setdefault(line.instance, _Tally())
-        compares = stage is not None
-        problem = line.problem
-        if not problem and line.kind == "score":
-            problem = self._scored(line, reference, tally, compares=compares)
-        elif not problem:
-            problem = self._answered(line, reference, tally, compares=compares)
+        add = self._scored if line.kind == "score" else self._answered
+        problem = line.problem or add(line, reference, tally, compares=stage is not None)
         if problem and (problem in self._problems or len(self._problems) < _PROBLEMS_KEPT):
             self._problems[problem] = self._problems.get(problem, 0) + 1
         tally.sent += 1
