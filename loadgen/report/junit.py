@@ -14,7 +14,7 @@ from loadgen.places import write_named
 
 
 class Case(NamedTuple):
-    """One limit, and how it was missed; empty if it was met."""
+    """One limit, and how it was missed; the words of one that was met appear nowhere."""
 
     subject: str
     name: str
