@@ -36,7 +36,8 @@ def compare_boxes(boxes: Boxes, *, force: bool = False) -> list[Section]:
     unlike = _unlike(boxes)
     if unlike and not force:
         raise ProfileError(f"the boxes are not alike: {unlike}; --force compares them anyway")
-    figures = _common_figures(boxes)
+    every = [{title(one.demand): None for one in box.criteria if one.values} for box in boxes.values()]
+    figures = [figure for figure in every[0] if all(figure in others for others in every)]
     rows = _rows(boxes, figures)
     name = Column[BoxRow]("box", lambda row: row.name, words=True)
     ranked: list[Column[BoxRow]] = [
@@ -80,11 +81,6 @@ def _unlike(boxes: Boxes) -> str:
 def _gpus(certificate: Certificate) -> str:
     gpus = certificate.box.gpus if certificate.box is not None else ()
     return f"{len(gpus)} x {' and '.join(sorted({gpu.name for gpu in gpus}))}" if gpus else "none"
-
-
-def _common_figures(boxes: Boxes) -> list[str]:
-    found = [{title(one.demand): None for one in box.criteria if one.values} for box in boxes.values()]
-    return [figure for figure in found[0] if all(figure in others for others in found)]
 
 
 def _rows(boxes: Boxes, figures: Sequence[str]) -> list[BoxRow]:

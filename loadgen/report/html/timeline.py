@@ -66,7 +66,9 @@ def timeline(result: Result) -> go.Figure | None:
     figure.update_xaxes(title_text="seconds since the run began", row=len(rows), col=1)
     # Set together: added one by one, plotly would validate all of them again each time.
     row_titles = [_row_title(row, number) for number, row in enumerate(rows, start=1)]
-    return figure.update_layout(annotations=[*row_titles, *_stage_names(result)], shapes=_marks(result))
+    starts = [_mark(at, SECOND, "solid") for at in stage_starts_s(result).values()]
+    events = [_mark(one.t_s, _MARKED[one.kind], "dot") for one in result.events if one.kind in _MARKED]
+    return figure.update_layout(annotations=[*row_titles, *_stage_names(result)], shapes=[*starts, *events])
 
 
 def _rows(result: Result) -> list[Row]:
@@ -177,12 +179,7 @@ def _stage_names(result: Result) -> list[dict[str, Any]]:
     return [_above(chart_text(cut[index]), x=at, yshift=22) | extra for index, at in starts.items()]
 
 
-def _marks(result: Result) -> list[dict[str, Any]]:
-    """Lines across all rows: starts of stages, notes and errors."""
-    starts = [_mark(at, SECOND, "solid") for at in stage_starts_s(result).values()]
-    return starts + [_mark(one.t_s, _MARKED[one.kind], "dot") for one in result.events if one.kind in _MARKED]
-
-
 def _mark(at: float, colour: str, dash: str) -> dict[str, Any]:
+    """A line across all rows."""
     line = {"color": colour, "width": 1, "dash": dash}
     return {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line, "layer": "below"}
