@@ -128,9 +128,13 @@ def compare_runs(
     # Of these loads B should have figures; every search has probes of its own.
     cut_short = result_b.state != "complete" and result_a.search is None
     sent_b = {load_of(stage) for stage in result_b.stages}
+    sides = [
+        Side(name, one.run_id, known_time(one.started_at), model_of(one), hardware_of(one), engine_of(one))
+        for name, one in (a, b)
+    ]
     return RunComparison(
-        a=_side(name_a, result_a),
-        b=_side(name_b, result_b),
+        a=sides[0],
+        b=sides[1],
         confidence=confidence,
         configuration=configuration_differences(result_a, result_b),
         unlike=unlike,
@@ -143,17 +147,6 @@ def compare_runs(
         only_b=[load.words for load in left_b],
         unmeasured=[load.words for load in left_a if cut_short or load in sent_b],
         ratios=measured_ratios({variant_of(result_a): result_a, variant_of(result_b): result_b}),
-    )
-
-
-def _side(name: str, result: Result) -> Side:
-    return Side(
-        name=name,
-        run_id=result.run_id,
-        started_at=known_time(result.started_at),
-        model=model_of(result),
-        hardware=hardware_of(result),
-        engine=engine_of(result),
     )
 
 

@@ -57,7 +57,10 @@ def configuration_differences(a: Result, b: Result) -> list[Setting]:
         keys = [key for key in _common(values_a, values_b) if key not in ("gpus", "engine", "vramp", "workers")]
     known = [key for key in keys if not key.startswith(_READ) or (key in values_a and key in values_b)]
     found = [Setting(key, values_a.get(key), values_b.get(key)) for key in known]
-    return [*(setting for setting in found if setting.a != setting.b), *_start_differences(a, b)]
+    changed = [setting for setting in found if setting.a != setting.b]
+    if a.server is None or b.server is None:
+        return changed
+    return changed + [Setting(one.what, one.before, one.now) for one in differences(a.server.start, b.server.start)]
 
 
 def settings_of(result: Result) -> dict[str, str]:
@@ -68,13 +71,6 @@ def settings_of(result: Result) -> dict[str, str]:
         if key not in ("vllm_version", "vramp", "server.docker.image", "server.command")
         and not key.startswith("workers")
     }
-
-
-def _start_differences(a: Result, b: Result) -> list[Setting]:
-    """In what the starts of the two servers differ by more than starts do."""
-    if a.server is None or b.server is None:
-        return []
-    return [Setting(one.what, one.before, one.now) for one in differences(a.server.start, b.server.start)]
 
 
 def caveats(result: Result, name: str) -> list[str]:
