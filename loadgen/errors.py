@@ -48,12 +48,12 @@ class ResultError(VrampError):
 
 
 @contextmanager
-def reported_as(problem: str) -> Iterator[None]:
-    """Raise `ResultError` with this problem and the system's reason in place of an `OSError`."""
+def reported_as(problem: str, kinds: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Raise `ResultError` with this problem and its reason in place of an error of these kinds."""
     try:
         yield
-    except OSError as error:
-        raise ResultError(f"{problem}: {error.strerror or error}") from error
+    except kinds as error:
+        raise ResultError(f"{problem}: {getattr(error, 'strerror', None) or error}") from error
 
 
 UNDECODABLE = (ValueError, RecursionError)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.errors import UNDECODABLE, ResultError
+from loadgen.errors import UNDECODABLE, ResultError, reported_as
 from loadgen.places import open_file
 from loadgen.profile import BASE
 from loadgen.record.record import Record
@@ -210,10 +210,8 @@ def _length_s(journal: Path) -> float:
     last = whole.rpartition(b"\n")[2]
     if not last:
         raise ResultError(f"{journal}: the journal is empty: the run wrote nothing")
-    try:
+    with reported_as(f"{journal}: its last line is not one of a journal", UNDECODABLE):
         return msgspec.json.decode(last, type=_Timed).t_s
-    except UNDECODABLE as error:
-        raise ResultError(f"{journal}: its last line is not one of a journal: {error}") from error
 
 
 def _log_of(folder: Path) -> tuple[str, ...]:

@@ -55,10 +55,8 @@ def read_lines(folder: Path) -> list[AcceptLine]:
         texts = read_whole(path).split(b"\n")[:-1]
     lines = []
     for number, text in enumerate(texts, start=1):
-        try:
+        with reported_as(f"{path}:{number}: not a line of an acceptance", UNDECODABLE):
             lines.append(msgspec.json.decode(text, type=AcceptLine))
-        except UNDECODABLE as error:
-            raise ResultError(f"{path}:{number}: not a line of an acceptance: {error}") from error
     if not lines or not isinstance(lines[0], AcceptBegan):
         raise ResultError(f"{path}: does not begin with the first line of an acceptance")
     return lines
@@ -114,10 +112,8 @@ def _bytes_of(folder: Path) -> bytes:
 
 
 def _decoded(path: Path, document: bytes) -> Certificate:
-    try:
+    with reported_as(f"{path}: not a certificate of this version of vramp", UNDECODABLE):
         return msgspec.json.decode(document, type=Certificate)
-    except UNDECODABLE as error:
-        raise ResultError(f"{path}: not a certificate of this version of vramp: {error}") from error
 
 
 def _document(certificate: Certificate) -> bytes:

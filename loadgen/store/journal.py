@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from loadgen.errors import UNDECODABLE, ResultError
+from loadgen.errors import UNDECODABLE, ResultError, reported_as
 from loadgen.places import open_file, replacing
 from loadgen.record.thinning import thinned
 from loadgen.schema.engine import EngineView
@@ -223,13 +223,8 @@ def _open_part(part: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ResultError(f"{path}: the journal cannot be read: {why}") from error
+def _reading(path: Path) -> contextlib.AbstractContextManager[None]:
+    return reported_as(f"{path}: the journal cannot be read", (OSError, EOFError, zlib.error))
 
 
 def _lines(path: Path, file: BinaryIO, skipped: list[str] | None) -> Iterator[Line]:

@@ -51,10 +51,8 @@ def read_summary(path: str | os.PathLike[str]) -> RunSummary:
         is_summary = False
     if not is_summary:
         return summary_of(runs.read_result(file))
-    try:
+    with reported_as(f"{file}: not a summary of vramp", UNDECODABLE):
         return msgspec.json.decode(document, type=RunSummary)
-    except UNDECODABLE as error:
-        raise ResultError(f"{file}: not a summary of vramp: {error}") from error
 
 
 def read_histograms(path: str | os.PathLike[str]) -> list[HistogramInterval]:
