@@ -112,8 +112,7 @@ def ladder_loads(ladder: int | list[float]) -> list[float]:
 
 def ramp_loads(ramp: Ramp, *, by: str) -> list[float]:
     """The load of each step, evenly spaced from start to end; repeated concurrencies are dropped."""
-    steps = max(2, ramp.steps)
-    loads = [ramp.start + (ramp.end - ramp.start) * step / (steps - 1) for step in range(steps)]
+    loads = [ramp.start + (ramp.end - ramp.start) * step / (ramp.steps - 1) for step in range(ramp.steps)]
     return loads if by == "rate" else list(dict.fromkeys(float(round(load)) for load in loads))
 
 
