@@ -203,7 +203,7 @@ def runs_listed(
     root: Path, *, details: bool = False, note: Callable[[str], None] = lambda _: None, read: Read = read_run
 ) -> list[Run]:
     """Every run below a folder, newest first; see `loadgen.store.index.runs_below`."""
-    below, cut = runs_below(root, read, _LAYOUT, details=details, note=note), len(str(root.absolute()))
+    below, cut = runs_below(root, read, _LAYOUT, details=details, note=note), len(str(root.resolve()))
     found = [(f"{root}{path[cut:]}", _SUMMARY.decode(entry.summary), entry) for path, entry in below.items()]
     return sorted(found, key=lambda run: (run[1].started_at, run[0]), reverse=True)
 

@@ -45,11 +45,11 @@ def index_path() -> Path:
 def runs_below(
     root: Path, read: Read, layout: int, *, details: bool = False, note: Callable[[str], None] = lambda _: None
 ) -> dict[str, IndexEntry]:
-    """Every run below a folder, by its absolute path; `note` gets what the user should know about the index.
+    """Every run below a folder, by its resolved path; `note` gets what the user should know about the index.
 
     `layout` is a number above zero that changes with what `read` makes.
     """
-    whole = str(root.absolute())
+    whole = str(root.resolve())
     found = dict(_stamps(whole))
     for _ in range(2):
         try:

@@ -67,6 +67,15 @@ def test_a_run_is_read_again_only_when_its_file_changes(root: Path) -> None:
     assert Reader().below(root, details=True)["run9"].details == b"details of result 9"
 
 
+def test_a_folder_is_one_by_any_of_its_names(root: Path) -> None:
+    Reader().below(root)
+    (root.parent / "link").symlink_to(root)
+    again = Reader()
+    assert len(again.below(root / ".." / "runs")) == 300
+    again.below(root.parent / "link")
+    assert again.read == []
+
+
 def test_a_run_that_goes_on_is_read_every_time(tmp_path: Path) -> None:
     leave(tmp_path / "runs/live", "goes on")
     for _ in range(2):

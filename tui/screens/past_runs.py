@@ -72,7 +72,7 @@ class PastScreen(ListScreen):
     async def _read(self) -> None:
         """Read the runs through the index; those that are not in it are listed as they arrive."""
         self._reading = True
-        root = RUNS.absolute()
+        root = RUNS.resolve()
 
         def read(path: Path) -> IndexEntry | None:
             entry = read_run(path)
