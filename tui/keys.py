@@ -99,7 +99,7 @@ LOG = _bindings(
 )
 PICKER = _bindings(
     "picker",
-    ("start", "enter", "start", "start", "Start the profile under the cursor, like a double click"),
+    ("start", "enter", "choose", "start", "Start the profile under the cursor, like a double click"),
     ("variant", "v", "variant", "variant", "Choose the variant to start"),
     ("attach", "u", "attach", "attach", "Send its load to a running server; asks for the URL"),
     ("edit", "e", "edit", "edit", "Edit a copy of it, checked as you type"),
@@ -112,7 +112,7 @@ PICKER = _bindings(
 )
 PAST = _bindings(
     "past",
-    ("open", "enter", "open", "replay", "Replay the run; watch one that is live"),
+    ("open", "enter", "choose", "replay", "Replay the run; watch one that is live"),
     ("recover", "c", "recover", "recover", "Recover the result of a killed run from its journal"),
     ("copy", "y", "copy", "copy commands", "Copy the commands for this run"),
     ("trend", "t", "trend", "trend", "Another figure for the trend over the runs of its profile"),
@@ -123,7 +123,7 @@ PAST = _bindings(
 )
 ACCEPT = _bindings(
     "accept",
-    ("watch", "enter", "watch", "watch", "The cockpit of the run that goes on; q comes back"),
+    ("watch", "enter", "choose", "watch", "The cockpit of the run that goes on; q comes back"),
     ("leave", "q", "leave", "quit", "Leave; asks while the acceptance is not over"),
     ("help", "?", "help", "help", "This list"),
 )

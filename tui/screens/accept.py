@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.message import Message
-from textual.widgets import OptionList
 
 from loadgen.run.operations import Abort, Operation, Stop
 from loadgen.schema.accept_view import AcceptView
@@ -57,42 +57,32 @@ class AcceptScreen(ListScreen):
 
     def _draw(self) -> None:
         """Draw the present state, unless another screen is above this one or the app has ended."""
-        if self.view is not None and self.app.is_running and self.is_mounted and self.is_current:
-            self.query_one("#picker-header", Pane).show(lambda width: [panel.header(self._shown, width)])
+        view = self.view
+        if view is not None and self.app.is_running and self.is_mounted and self.is_current:
+            self.query_one("#picker-header", Pane).show(lambda width: [panel.header(view, width)])
             self.fill()
-
-    @property
-    def _shown(self) -> AcceptView:
-        assert self.view is not None
-        return self.view
 
     def fill(self) -> None:
         if self.view is None or not self.is_mounted:
             return
-        self.list.fill([*panel.rows(self.view, self.list.row_width)])
-        self.query_one("#rows-head", Pane).renew()
-        self.show_detail()
+        self.fill_list([*panel.rows(self.view, self.list.row_width)])
 
     def show_detail(self) -> None:
-        self.query_one("#picker-detail", Pane).show(blank if self.view is None else self._detail)
+        self.query_one("#picker-detail", Pane).show(blank if self.view is None else partial(self._detail, self.view))
 
-    def _detail(self, width: int) -> Rows:
+    def _detail(self, view: AcceptView, width: int) -> Rows:
         """All about what is under the cursor."""
-        name, certificate = self.list.highlighted_id, self._shown.certificate
+        name, certificate = self.list.highlighted_id, view.certificate
         phase = next((each for each in certificate.phases if each.name == name), None)
         if phase is not None:
-            return panel.phase_detail(self._shown, phase, width)
+            return panel.phase_detail(view, phase, width)
         number = int(name.removeprefix("criterion ")) if name is not None else -1
         found = certificate.criteria[number : number + 1] if number >= 0 else ()
         return [row for criterion in found for row in panel.criterion_detail(criterion, width)]
 
     # What the keys do.
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        self.action_watch()
-
-    def action_watch(self) -> None:
+    def action_choose(self) -> None:
         if self.view is not None and self.view.run:
             self.post_message(self.Watch(self._folder / self.view.run))
         else:

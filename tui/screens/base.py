@@ -15,7 +15,7 @@ from textual.widgets import Input, OptionList
 from tui import keys
 from tui.config import keymap_of
 from tui.screens.dialogs import Answer, Help, drop_outdated
-from tui.widgets.rows import ROLE_CLASSES
+from tui.widgets.rows import ROLE_CLASSES, Row
 from tui.widgets.rows_widgets import KeyBar, Pane, RowList
 
 
@@ -97,6 +97,20 @@ class ListScreen(FullScreen[None]):
 
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self.fill)
+
+    def fill_list(self, rows: Sequence[tuple[str | None, Row]], begin_at: str | None = None) -> None:
+        """Show these rows and what depends on them, as `RowList.fill` does."""
+        self.list.fill(rows, begin_at)
+        self.query_one("#rows-head", Pane).renew()
+        self.show_detail()
+
+    def action_choose(self) -> None:
+        """Act on the item under the cursor."""
+        raise NotImplementedError
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_choose()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()

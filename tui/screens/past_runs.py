@@ -14,7 +14,6 @@ import msgspec
 from textual import work
 from textual.binding import BindingType
 from textual.message import Message
-from textual.widgets import OptionList
 
 from loadgen.errors import ResultError
 from loadgen.report.history import ListedRun, Run, Trend, best_load, read_run, runs_listed, summary_of, trends
@@ -97,10 +96,8 @@ class PastScreen(ListScreen):
         rows: list[tuple[str | None, Row]] = [(name, panel.run_row(run, now, width)) for name, run in shown[:_MAX_ROWS]]
         if len(shown) > _MAX_ROWS:
             rows.append((None, ((f"{len(shown) - _MAX_ROWS:,} older ones: / filters them", "dim"),)))
-        self.list.fill(rows or [(None, (("nothing matches" if found else "no run in ./runs yet", "dim"),))])
-        self.query_one("#rows-head", Pane).renew()
         self.query_one("#picker-header", Pane).renew()
-        self.show_detail()
+        self.fill_list(rows or [(None, (("nothing matches" if found else "no run in ./runs yet", "dim"),))])
 
     def show_detail(self) -> None:
         """Show what the index has of the run, and read the rest unless that is done."""
@@ -127,11 +124,7 @@ class PastScreen(ListScreen):
 
     # What the keys do.
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        self.action_open()
-
-    def action_open(self) -> None:
+    def action_choose(self) -> None:
         """Replay or watch the run; for a killed one, ask whether to recover its result first."""
         run = self._run
         if run is None:

@@ -18,7 +18,6 @@ from typing import ClassVar
 from textual import work
 from textual.binding import BindingType
 from textual.message import Message
-from textual.widgets import OptionList
 
 from loadgen.errors import VrampError
 from loadgen.plan.from_profile import stages_of
@@ -109,9 +108,7 @@ class PickerScreen(ListScreen):
                 if entry.origin == origin and wanted in panel.searched(entry).casefold()
             ]
             rows += [(None, ((heading, "title"),)), *group] if group else []
-        self.list.fill(rows or [(None, (("nothing matches", "dim"),))], begin_at)
-        self.query_one("#rows-head", Pane).renew()
-        self.show_detail()
+        self.fill_list(rows or [(None, (("nothing matches", "dim"),))], begin_at)
 
     # The one under the cursor.
 
@@ -154,11 +151,7 @@ class PickerScreen(ListScreen):
 
     # What the keys do.
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        self.action_start()
-
-    def action_start(self, url: str | None = None) -> None:
+    def action_choose(self, url: str | None = None) -> None:
         entry = self._startable()
         if entry is not None:
             self.post_message(self.Start(StartChoice(entry.document, str(entry.path), self._variant(entry), url)))
@@ -188,7 +181,7 @@ class PickerScreen(ListScreen):
     def action_attach(self) -> None:
         entry = self._startable()
         if entry is not None:
-            ask(self, AskUrl(entry.name, api_key_env=self._api_key_env), self.action_start)
+            ask(self, AskUrl(entry.name, api_key_env=self._api_key_env), self.action_choose)
 
     def action_edit(self) -> None:
         entry = self._entry

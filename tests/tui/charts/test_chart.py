@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from loadgen import format as fmt
+from tests.tui.painted import text_of, texts
 from tui.charts.canvas import GUTTER, Ink, polyline, trace
 from tui.charts.chart import axis_row, chart_rows, mark_columns
 from tui.charts.definitions import Chart, Series
@@ -104,7 +105,7 @@ def test_span(first_s: float, last_s: float, window_s: float | None, shown: tupl
 
 
 def axis_of(*marks: Mark) -> str:
-    return "".join(text for text, _ in axis_row(mark_columns(marks, Span(0, 60), 33), Span(0, 60), 33))
+    return text_of(axis_row(mark_columns(marks, Span(0, 60), 33), Span(0, 60), 33))
 
 
 def test_the_axis_shows_the_newest_loads_first_and_signs_share_a_cell() -> None:
@@ -159,11 +160,11 @@ def test_a_chart_of_odd_values_has_its_size(values: list[Any], log: bool, size: 
 
 def test_marks_stand_in_free_cells_only() -> None:
     rows = drawn([5.0] * 61, 60 + GUTTER, 10, marks=(Mark(30.0, "load", "16"), Mark(40.0, "error")))
-    texts = ["".join(text for text, _ in row) for row in rows]
+    drawn_rows = texts(rows)
     column = GUTTER + int(0.5 * 119 + 0.5) // 2 - 1
-    found = [row[column : column + 3] for row in texts[1:-1]]
+    found = [row[column : column + 3] for row in drawn_rows[1:-1]]
     assert sum("┊" in cells for cells in found) == len(found) - 1
-    assert "▴16" in texts[-1] and "!" in texts[-1] and "".join(texts).count("┊") == len(found) - 1
+    assert "▴16" in drawn_rows[-1] and "!" in drawn_rows[-1] and "".join(drawn_rows).count("┊") == len(found) - 1
 
 
 @given(st.lists(st.tuples(SHARES, SHARES), max_size=20), st.integers(2, 30), st.integers(2, 12))
@@ -192,7 +193,7 @@ def test_a_value_between_two_bounds_is_a_band_and_says_so(log: bool, bounds: tup
         history.add(float(t_s), {"a": bounds})
     chart = Chart("x ms", (Series("b", "other", "p99"), Series("a", "it", "p50")), log=log)
     title, *plot = chart_rows(chart, history, Span(0.0, 30.0), [], 60, 12)
-    words = "".join(text for text, _ in title)
+    words = text_of(title)
     assert legend in words and "other" not in words
-    lit = ["".join(text for text, _ in row)[-8] != " " for row in plot[:-1]]
+    lit = [text[-8] != " " for text in texts(plot[:-1])]
     assert sum(lit) > 1 if bounds[1] < math.inf else any(lit)

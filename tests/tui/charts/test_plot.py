@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tui.painted import texts
 from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
 from tui.charts.scale import Scale, linear
-from tui.widgets.rows import Rows, width_of
+from tui.widgets.rows import width_of
 
 VALUES = st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=12)
-
-
-def texts(rows: Rows) -> list[str]:
-    return ["".join(text for text, _ in row) for row in rows]
 
 
 def plotted(*curves: Curve, limits: tuple[PlotLimit, ...] = (), width: int = 60, height: int = 14) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.schema.finding import Finding
+from tests.tui.painted import texts
 from tui.catalog import Entry, PastRun
 from tui.panels.past import ago, run_detail, run_head, run_row
 from tui.panels.picker import detail, entry_head, entry_row, load_words, preflight
@@ -22,7 +23,7 @@ def profile(**parts: Any) -> Profile:
 
 
 def text(rows: Rows) -> str:
-    return "\n".join("".join(word for word, _ in row) for row in rows)
+    return "\n".join(texts(rows))
 
 
 @pytest.mark.parametrize(
