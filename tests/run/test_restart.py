@@ -9,7 +9,7 @@ from loadgen.run.operations import NextStage, Pause, Restart, Resume, SetConcurr
 from loadgen.run.run import Run
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
-from tests.engines import attach, profile, simulator
+from tests.engines import Simulator, attach, profile
 from tests.run.driving import finish, flowing, in_turn, left_behind, processes_of_ours, run_of
 
 ENDLESS = {"requests": None, "duration": "60s", "concurrency": [2, 4]}
@@ -126,10 +126,12 @@ async def test_a_dead_server_that_the_operator_leaves_at_that() -> None:
     assert left_behind() == []
 
 
-async def test_a_server_that_does_not_start_gives_way_to_a_variant_that_does() -> None:
+async def test_what_is_blocked_or_does_not_start_gives_way_to_a_variant_that_does() -> None:
     seen: list[Snapshot] = []
-    run = opened(managed(**{"fail-startup": "RuntimeError: no such kernel"}))
-    act = in_turn((at("failed"), Restart("small")), (flowing, Stop()))
+    blocked = profile({"engine": "vllm", "model": "m", "command": "/nothing/vllm"}, load=ENDLESS)
+    broken = managed(**{"fail-startup": "RuntimeError: no such kernel"})
+    run = run_of(blocked, hold_open=True, variants=VARIANTS | {"broken": broken})
+    act = in_turn((at("blocked"), Restart("broken")), (at("failed"), Restart("small")), (flowing, Stop()))
 
     def watched(run: Run, snapshot: Snapshot) -> None:
         seen.append(snapshot)
@@ -139,18 +141,10 @@ async def test_a_server_that_does_not_start_gives_way_to_a_variant_that_does() -
     (failed, *_) = [snapshot for snapshot in seen if snapshot.phase == "failed"]
     assert failed.server.state == "died" and not failed.healthy
     assert "exit code 1" in failed.headline
+    assert (result.state, run.error) == ("stopped", None)
     assert [stage.variant for stage in result.stages] == ["small"]
     # Nothing had begun: the plan does.
     assert result.stages[0].target.concurrency == 2 and result.stages[0].duration_s > 0
-
-
-async def test_what_the_preflight_blocks_gives_way_too() -> None:
-    blocked = profile({"engine": "vllm", "model": "m", "command": "/nothing/vllm"}, load=ENDLESS)
-    run = opened(blocked)
-    act = in_turn((at("blocked"), Restart("base")), (flowing, Stop()))
-    result = await finish(run, act)
-    assert (result.state, run.error) == ("stopped", None)
-    assert [stage.variant for stage in result.stages] == ["base"]
 
 
 async def test_a_paused_load_stays_paused_over_a_restart() -> None:
@@ -168,11 +162,9 @@ async def test_a_paused_load_stays_paused_over_a_restart() -> None:
     assert texts(result, "resume") == ["resumed"]
 
 
-async def test_what_cannot_be_restarted_is_reported_and_nothing_happens() -> None:
-    with simulator() as engine:
-        run = opened(attach(engine, load=ENDLESS))
-        act = in_turn((flowing, Restart(None)), (flowing, Stop()))
-        result = await finish(run, act)
+async def test_what_cannot_be_restarted_is_reported_and_nothing_happens(engine: Simulator) -> None:
+    run = opened(attach(engine, load=ENDLESS))
+    result = await finish(run, in_turn((flowing, Restart(None)), (flowing, Stop())))
     assert len(result.stages) == 1
     (refused,) = texts(result, "error")
     assert refused.startswith("restart refused: vramp has only attached to this server")
