@@ -1,13 +1,12 @@
 """An open loop behind `max_concurrency`: its queue is what was asked for, and no fault of the client."""
 
-from tests.engines import attach, simulator
+from tests.engines import Simulator, attach
 from tests.run.driving import outcome
 
 
-async def test_queue_behind_a_cap_is_not_a_client_limit() -> None:
+async def test_queue_behind_a_cap_is_not_a_client_limit(engine: Simulator) -> None:
     load = {"rate": 400.0, "max_concurrency": 4, "requests": 120, "osl": 32}
-    with simulator() as engine:
-        result, error = await outcome(attach(engine, load=load))
+    result, error = await outcome(attach(engine, load=load))
     stage, client = result.stages[0], result.client
     assert error is None
     assert (stage.requests.completed, stage.concurrency.peak) == (120, 4)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.engines import attach, profile, simulator
+from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import outcome
 
 
@@ -53,9 +53,8 @@ async def test_the_share_of_the_peak_is_of_what_the_engine_computed() -> None:
 TIMED = {"requests": None, "duration": "0.5s", "osl": 32, "concurrency": [1, 4]}
 
 
-async def test_stages_bounded_by_time_are_compared_together() -> None:
-    with simulator() as engine:
-        result, _ = await outcome(attach(engine, load=TIMED, canary={"enabled": True}))
+async def test_stages_bounded_by_time_are_compared_together(engine: Simulator) -> None:
+    result, _ = await outcome(attach(engine, load=TIMED, canary={"enabled": True}))
     first, last = (stage.truth for stage in result.stages)
     assert first is not None and last == first
     assert (first.agrees, first.why) == (True, "")
@@ -65,11 +64,10 @@ async def test_stages_bounded_by_time_are_compared_together() -> None:
     assert any(stage.requests.carried_over for stage in result.stages)
 
 
-async def test_ttft_spent_in_a_proxy_is_seen_in_stages_bounded_by_time() -> None:
-    with simulator() as engine:
-        async with delaying_proxy(engine.url, 0.1) as url:
-            server = {"engine": "attach", "url": url}
-            result, _ = await outcome(profile(server, load=TIMED, canary={"enabled": True}))
+async def test_ttft_spent_in_a_proxy_is_seen_in_stages_bounded_by_time(engine: Simulator) -> None:
+    async with delaying_proxy(engine.url, 0.1) as url:
+        server = {"engine": "attach", "url": url}
+        result, _ = await outcome(profile(server, load=TIMED, canary={"enabled": True}))
     for stage in result.stages:
         truth = stage.truth
         assert truth is not None and truth.agrees is False

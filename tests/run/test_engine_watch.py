@@ -78,48 +78,48 @@ class Stalling(ServerClient):
         return await super().metrics_text()
 
 
-async def test_a_reading_that_took_long_makes_no_rate_with_one_soon_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reading_that_took_long_makes_no_rate_with_one_soon_after_it(
+    engine: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its counts may be of any moment of that time: over the rest of it, they would be a multiple of the rate.
 
     The latencies of what was counted are known all the same.
     """
     monkeypatch.setattr("loadgen.run.engine_watch._PERIOD_S", 3600.0)  # by the real clock it would read in between
     clock = Clock()
-    with simulator() as engine:
-        async with Stalling(engine.url) as client:
-            client.clock = clock
-            watch = EngineWatch([client], clock.lines.append, clock)
-            await watch.start()
-            rates, counted = [], []
-            for stall_s, moment_s in ((0.0, 1.0), (4.0, 2.0), (0.0, 6.5), (0.0, 7.5)):
-                await answer(engine, tokens=10)
-                clock.now_s, client.stall_s = moment_s, stall_s
-                await watch.read_between()
-                assert watch.view is not None
-                rates.append(watch.view.generation_tokens_per_s)
-                counted.append(watch.view.latency_ms["e2e"].count)
-            await watch.close()
+    async with Stalling(engine.url) as client:
+        client.clock = clock
+        watch = EngineWatch([client], clock.lines.append, clock)
+        await watch.start()
+        rates, counted = [], []
+        for stall_s, moment_s in ((0.0, 1.0), (4.0, 2.0), (0.0, 6.5), (0.0, 7.5)):
+            await answer(engine, tokens=10)
+            clock.now_s, client.stall_s = moment_s, stall_s
+            await watch.read_between()
+            assert watch.view is not None
+            rates.append(watch.view.generation_tokens_per_s)
+            counted.append(watch.view.latency_ms["e2e"].count)
+        await watch.close()
     assert rates == [10.0, None, None, 10.0]
     assert counted == [1, 1, 1, 1]
 
 
-async def test_rates_and_percentiles_of_a_stage() -> None:
+async def test_rates_and_percentiles_of_a_stage(engine: Simulator) -> None:
     clock = Clock()
-    with simulator() as engine:
-        async with ServerClient(engine.url) as client:
-            watch = EngineWatch([client], clock.lines.append, clock)
-            await watch.start()
-            first = watch.view
-            watch.boundary(None, 0)
-            await asyncio.gather(*(answer(engine, tokens=10) for _ in range(4)))
-            clock.now_s = 2.0
-            watch.boundary(0, 1)
-            await watch.settle()
-            loaded = watch.view
-            clock.now_s = 20.0
-            watch.boundary(1, None)
-            await watch.settle()
-            await watch.close()
+    async with ServerClient(engine.url) as client:
+        watch = EngineWatch([client], clock.lines.append, clock)
+        await watch.start()
+        first = watch.view
+        watch.boundary(None, 0)
+        await asyncio.gather(*(answer(engine, tokens=10) for _ in range(4)))
+        clock.now_s = 2.0
+        watch.boundary(0, 1)
+        await watch.settle()
+        loaded = watch.view
+        clock.now_s = 20.0
+        watch.boundary(1, None)
+        await watch.settle()
+        await watch.close()
     assert first is not None and (first.generation_tokens_per_s, first.prefix_hit_rate) == (None, None)
     assert loaded is not None
     assert (loaded.prompt_tokens_per_s, loaded.generation_tokens_per_s) == (4 * 64 / 2.0, 4 * 10 / 2.0)

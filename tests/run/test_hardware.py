@@ -26,7 +26,7 @@ from loadgen.system import has_host_pids
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.monitor import SourceStatus
 from tests.c_library import build_library
-from tests.engines import MANAGED, Simulator, attach, profile, simulator
+from tests.engines import MANAGED, Simulator, attach, profile
 from tests.run.driving import finish, left_behind, run_of
 
 L = TypeVar("L")
@@ -117,12 +117,11 @@ async def first_of(lines: asyncio.Queue[Line], kind: type[L]) -> L:
 
 @pytest.mark.usefixtures("nvml")
 async def test_an_attached_servers_gpus_are_those_that_its_processes_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with simulator() as engine:
-        monkeypatch.setenv("NVML_STUB_PID", str(engine.process.pid))
-        async with watched(attach(engine, telemetry="nvml")) as (_, lines):
-            chosen = await first_of(lines, DevicesChosen)
+    monkeypatch.setenv("NVML_STUB_PID", str(engine.process.pid))
+    async with watched(attach(engine, telemetry="nvml")) as (_, lines):
+        chosen = await first_of(lines, DevicesChosen)
     assert chosen.devices == ServerDevices((0,), "processes")
 
 

@@ -13,11 +13,11 @@ from loadgen.run.operations import Stop
 from loadgen.run.run import Run
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
-from tests.engines import Simulator, attach, simulator
+from tests.engines import Simulator, attach
 from tests.run.driving import finish, outcome, run_of
 
 
-async def test_a_monitor_sees_all_that_another_run_sends_and_that_one_is_alone() -> None:
+async def test_a_monitor_sees_all_that_another_run_sends_and_that_one_is_alone(engine: Simulator) -> None:
     begun, noticed = asyncio.Event(), asyncio.Event()
 
     def look(run: Run, snapshot: Snapshot) -> None:
@@ -26,19 +26,18 @@ async def test_a_monitor_sees_all_that_another_run_sends_and_that_one_is_alone()
         if snapshot.others is not None and snapshot.others.requests_per_s:
             noticed.set()
 
-    with simulator() as engine:
-        watcher = run_of(attach(engine, load={"concurrency": 0, "requests": None}))
+    watcher = run_of(attach(engine, load={"concurrency": 0, "requests": None}))
 
-        async def drive() -> Result:
-            await begun.wait()
-            result, error = await outcome(attach(engine, load={"concurrency": 4, "requests": 300}))
-            assert error is None
-            await noticed.wait()
-            watcher.apply(Stop())
-            return result
+    async def drive() -> Result:
+        await begun.wait()
+        result, error = await outcome(attach(engine, load={"concurrency": 4, "requests": 300}))
+        assert error is None
+        await noticed.wait()
+        watcher.apply(Stop())
+        return result
 
-        watched, driven = await asyncio.gather(finish(watcher, look), drive())
-        served = engine.truth()["requests"]["received"]
+    watched, driven = await asyncio.gather(finish(watcher, look), drive())
+    served = engine.truth()["requests"]["received"]
     (stage,) = watched.stages
     assert stage.engine is not None and stage.others is not None and stage.engine.between_s is not None
     began_s, ended_s = stage.engine.between_s
@@ -70,10 +69,9 @@ async def somebody_else(engine: Simulator) -> AsyncIterator[None]:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_load_next_to_somebody_elses_says_so_and_is_not_compared() -> None:
-    with simulator() as engine:
-        async with somebody_else(engine):
-            result, error = await outcome(attach(engine, load={"concurrency": 1, "requests": None, "duration": "3s"}))
+async def test_a_load_next_to_somebody_elses_says_so_and_is_not_compared(engine: Simulator) -> None:
+    async with somebody_else(engine):
+        result, error = await outcome(attach(engine, load={"concurrency": 1, "requests": None, "duration": "3s"}))
     (stage,) = result.stages
     assert error is None and stage.others is not None and stage.truth is not None
     assert stage.others.generation_tokens_per_s == pytest.approx(
