@@ -48,5 +48,5 @@ async def test_many_stages_of_ten_milliseconds(engine: Simulator) -> None:
     assert result.state == "complete"
     assert len(result.stages) == 30
     require_numbers_or_reasons(result)
-    # The streams go on from stage to stage, so that most of these have gaps and tokens.
-    assert sum(stage.latency_ms["itl"].count > 0 for stage in result.stages) > 15
+    # The streams go on from stage to stage, so that stages in which none was answered have gaps and tokens, too.
+    assert sum(stage.latency_ms["itl"].count > 0 for stage in result.stages) > 5
