@@ -10,7 +10,7 @@ from loadgen.errors import ResultError, reported_as
 from loadgen.places import read_whole, write_whole
 from loadgen.record.acceptance import title
 from loadgen.report.certificate import certificate_sections, headline, place_of
-from loadgen.report.html.page import page, rendered, section
+from loadgen.report.html.page import opening, page, rendered, section
 from loadgen.report.tabular import plain
 from loadgen.schema.certificate import Certificate, Criterion
 from loadgen.store.acceptance import CERTIFICATE, write_certificate_json
@@ -45,23 +45,15 @@ def verify_page(folder: Path, certificate: Certificate) -> list[str]:
 
 def certificate_page(certificate: Certificate) -> str:
     verdict, *others = certificate_sections(certificate)
+    word, of = headline(certificate).split(": ", 1)
     parts = [
-        _opening(certificate),
+        opening("vramp accept", word, of, kind="bad" if certificate.verdict == "fail" else ""),
         rendered(verdict),
         _intervals(certificate),
         *map(rendered, others),
         _files(certificate),
     ]
     return page(headline(certificate), parts, {})
-
-
-def _opening(certificate: Certificate) -> str:
-    word, of = headline(certificate).split(": ", 1)
-    kind = " class='bad'" if certificate.verdict == "fail" else ""
-    return f"""<header>
-<p class='kicker'>vramp accept</p>
-<h1{kind}>{plain(word)} <span>{plain(of)}</span></h1>
-</header>"""
 
 
 def _intervals(certificate: Certificate) -> str:

@@ -22,8 +22,8 @@ from loadgen.report.compare_document import compare_sections
 from loadgen.report.html import charts
 from loadgen.report.html.charts import ColouredStages
 from loadgen.report.html.frontier import PALE_NOTE, RUN_COLOURS, axes_of, frontier_figure
-from loadgen.report.html.page import Figures, grid, page, placed, rendered, section
-from loadgen.report.tabular import Column, html_table, plain
+from loadgen.report.html.page import Figures, grid, opening, page, placed, rendered, section
+from loadgen.report.tabular import Column, html_table
 from loadgen.schema.result import Result, StageResult
 
 Named = tuple[str, Result]
@@ -39,7 +39,9 @@ def compare_page(runs: Sequence[Named], comparisons: Sequence[RunComparison]) ->
     for comparison, name in zip(comparisons, names[1:], strict=True):
         first, *others = compare_sections(comparison)
         differences += map(rendered, [first._replace(title=f"{name} against {names[0]}"), *others])
-    parts = [_opening(runs), _frontiers(runs, figures), _stages(runs), *differences]
+    models = ", ".join(dict.fromkeys(model_of(result) for _, result in runs))
+    head = opening("vramp compare", models, f"{len(runs)} runs", html_table(_RUN, runs))
+    parts = [head, _frontiers(runs, figures), _stages(runs), *differences]
     return page(f"{', '.join(names)} \N{MIDDLE DOT} vramp compare", parts, figures)
 
 
@@ -51,15 +53,6 @@ def short_names(names: Sequence[str]) -> list[str]:
             for each in parts:
                 each.pop(end)
     return ["/".join(each) for each in parts]
-
-
-def _opening(runs: Sequence[Named]) -> str:
-    models = ", ".join(dict.fromkeys(model_of(result) for _, result in runs))
-    return f"""<header>
-<p class='kicker'>vramp compare</p>
-<h1>{plain(models)} <span>{len(runs)} runs</span></h1>
-{html_table(_RUN, runs)}
-</header>"""
 
 
 _RUN: tuple[Column[Named], ...] = (

@@ -9,22 +9,19 @@ import plotly.graph_objects as go
 from loadgen.report.history import Trend, TrendPoint
 from loadgen.report.history_document import RUNS, NamedRun, trend_section
 from loadgen.report.html.charts import ACCENT, SECOND, chart_text, styled
-from loadgen.report.html.page import Figures, page, placed, rendered, section
-from loadgen.report.tabular import html_table, plain
+from loadgen.report.html.page import Figures, opening, page, placed, rendered, section
+from loadgen.report.tabular import html_table
 
 
 def history_page(folder: str, runs: Sequence[NamedRun], found: Sequence[Trend]) -> str:
     figures: Figures = {}
-    opening = (
-        f"<header>\n<p class='kicker'>vramp runs</p>\n<h1>{plain(folder)} <span>{len(runs)} runs</span></h1>\n</header>"
-    )
-    parts = [
+    parts = [opening("vramp runs", folder, f"{len(runs)} runs")]
+    parts += [
         rendered(trend_section(trend), placed(figures, f"trend-{number}", trend_figure(trend), ""))
         for number, trend in enumerate(found)
     ]
-    return page(
-        f"{folder} \N{MIDDLE DOT} vramp runs", [opening, *parts, section("Runs", html_table(RUNS, runs))], figures
-    )
+    parts += [section("Runs", html_table(RUNS, runs))]
+    return page(f"{folder} \N{MIDDLE DOT} vramp runs", parts, figures)
 
 
 def trend_figure(trend: Trend) -> go.Figure:

@@ -63,6 +63,12 @@ def _asset(name: str) -> str:
     return files("loadgen.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
+def opening(made_by: str, title: str, of: str, *parts: str, kind: str = "") -> str:
+    """The head of a page: the command that made it, its title in two tones, and what is below."""
+    heading = f"<h1{f' class={kind!r}' if kind else ''}>{plain(title)} <span>{plain(of)}</span></h1>"
+    return "\n".join(["<header>", f"<p class='kicker'>{plain(made_by)}</p>", heading, *parts, "</header>"])
+
+
 def section(title: str, *parts: str, note: str = "") -> str:
     body = "\n".join(part for part in parts if part)
     if not body:

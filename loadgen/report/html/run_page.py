@@ -19,6 +19,7 @@ from loadgen.report.html.page import (
     Figures,
     grid,
     legend,
+    opening,
     page,
     pairs,
     paragraph,
@@ -71,15 +72,9 @@ def _opening(result: Result) -> str:
         f"<dt>{plain(one.subject)}</dt><dd{' class=bad' if isinstance(one.text, Bad) else ''}>{plain(one.text)}</dd>"
         for one in head.notes
     )
-    return f"""<header>
-<p class='kicker'>vramp {plain(result.vramp_version)} \N{MIDDLE DOT} {plain(result.run_id)}</p>
-<h1>{plain(model_of(result))} <span>on {plain(hardware_of(result))}</span></h1>
-<p class='note'>{plain(head.about)}</p>
-<dl class='answers'>
-{answers}
-</dl>
-{_headline(result)}
-</header>"""
+    made_by = f"vramp {result.vramp_version} \N{MIDDLE DOT} {result.run_id}"
+    about, listed = paragraph(head.about, "note"), f"<dl class='answers'>\n{answers}\n</dl>"
+    return opening(made_by, model_of(result), f"on {hardware_of(result)}", about, listed, _headline(result))
 
 
 def _headline(result: Result) -> str:
