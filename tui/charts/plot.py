@@ -21,6 +21,9 @@ from tui.widgets.rows import Row, Rows, Word, joined, titled, width_of
 _MIN_COLUMNS, _MIN_ROWS = 8, 3
 
 
+Tick = tuple[float, str]  # a value and what to write there
+
+
 class Curve(msgspec.Struct, frozen=True):
     """Points in the order in which they are joined; unknown is NaN."""
 
@@ -33,13 +36,6 @@ class Curve(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()  # next to the points, where there is room
 
 
-class PlotLimit(msgspec.Struct, frozen=True):
-    """A line across the plot at a value of the y axis."""
-
-    value: float
-    label: str
-
-
 class Plot(msgspec.Struct, frozen=True):
     """What is plotted; the first curve lies lowest."""
 
@@ -47,8 +43,8 @@ class Plot(msgspec.Struct, frozen=True):
     curves: tuple[Curve, ...]
     x: Scale
     y: Scale
-    limits: tuple[PlotLimit, ...] = ()
-    x_ticks: tuple[tuple[float, str], ...] = ()  # values and what to write there; empty: those of the scale
+    limits: tuple[Tick, ...] = ()  # lines across the plot, at values of the y axis
+    x_ticks: tuple[Tick, ...] = ()  # empty: those of the scale
 
 
 def plot_rows(plot: Plot, width: int, height: int) -> Rows:
@@ -58,9 +54,9 @@ def plot_rows(plot: Plot, width: int, height: int) -> Rows:
     if columns < _MIN_COLUMNS or rows < _MIN_ROWS:
         return [title]
     canvas = Canvas(columns, rows)
-    shares = plot.y.shares(np.array([limit.value for limit in plot.limits], dtype=np.float64)).tolist()
+    shares = plot.y.shares(np.array([value for value, _ in plot.limits], dtype=np.float64)).tolist()
     places = zip(shares, plot.limits, strict=True)
-    limits = [(canvas.cell(0.0, share)[1], f" {limit.label} ") for share, limit in places if 0 <= share <= 1]
+    limits = [(canvas.cell(0.0, share)[1], f" {label} ") for share, (_, label) in places if 0 <= share <= 1]
     for row, _ in limits:
         canvas.text(0, row, "╌" * columns, "warn", over=True)
     for curve in plot.curves:
@@ -140,9 +136,7 @@ def _axis(plot: Plot, columns: int) -> Rows:
     return [(*CORNER, *joined(line)), (("".join(values), "dim"),)]
 
 
-def limits_of(slo_ms: dict[str, float], name: str) -> tuple[PlotLimit, ...]:
+def limits_of(slo_ms: dict[str, float], name: str) -> tuple[Tick, ...]:
     """The limits on a latency, by its name."""
     found = [(limit, limit_ms) for limit, limit_ms in slo_ms.items() if limit.partition("_")[0] == name]
-    return tuple(
-        PlotLimit(limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found if limit_ms > 0
-    )
+    return tuple((limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found if limit_ms > 0)

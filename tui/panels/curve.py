@@ -113,7 +113,7 @@ def _plot(frame: Frame, points: Sequence[LoadPoint], name: str, width: int, heig
     limits = limits_of(frame.snapshot.slo_ms, name)
     values = [value for one in (*compared, *measured) for value in one.y]
     highest = max(filter(math.isfinite, values), default=math.inf)
-    near = [limit.value for limit in limits if limit.value <= NEAR * highest]
+    near = [limit_ms for limit_ms, _ in limits if limit_ms <= NEAR * highest]
     y = scale_of([*values, *near], max(2, height // 4), log=False if name in _THROUGHPUTS else None)
     across = [value for one in (*compared, *measured) for value in one.x]
     x = scale_of(across, max(2, width // 14), log=None if name == _TOTAL else False)

@@ -76,7 +76,7 @@ def _plot(frame: Frame, name: str, height: int) -> Plot:
     curves = [_curve(one, name, role, ink) for one, role, ink in overlaid if one is not None and name in one.curves_ms]
     tail = max((x for curve in curves for x in curve.x), default=2.0)
     limits = limits_of(frame.snapshot.slo_ms, name)
-    y = scale_of([y for curve in curves for y in curve.y] + [limit.value for limit in limits], max(2, height // 4))
+    y = scale_of([y for curve in curves for y in curve.y] + [limit_ms for limit_ms, _ in limits], max(2, height // 4))
     ticks = tuple((_nines(percent), f"p{percent:g}" if percent else "min") for percent in _TICKS)
     title = f"{name.upper()} ms{' (log)' if y.log else ''} by percentile"
     return Plot(title, tuple(curves), Scale(0.0, max(tail, 1.0), ()), y, limits, ticks)

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tui.painted import texts
-from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
+from tui.charts.plot import Curve, Plot, Tick, plot_rows, scale_of
 from tui.charts.scale import Scale, linear
 from tui.widgets.rows import width_of
 
 VALUES = st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=12)
 
 
-def plotted(*curves: Curve, limits: tuple[PlotLimit, ...] = (), width: int = 60, height: int = 14) -> list[str]:
+def plotted(*curves: Curve, limits: tuple[Tick, ...] = (), width: int = 60, height: int = 14) -> list[str]:
     ten = linear(10.0, range(2, 5))
     return texts(plot_rows(Plot("y by x", curves, ten, ten, limits), width, height))
 
@@ -31,9 +31,7 @@ def test_points_are_named_next_to_their_signs() -> None:
 
 
 def test_a_limit_is_a_line_with_its_name_below_the_signs() -> None:
-    rows = plotted(
-        Curve("p50", "p50", (10.0,), (5.0,), sign="●"), limits=(PlotLimit(5.0, "SLO 5"), PlotLimit(99.0, "far"))
-    )
+    rows = plotted(Curve("p50", "p50", (10.0,), (5.0,), sign="●"), limits=((5.0, "SLO 5"), (99.0, "far")))
     line = next(row for row in rows if "SLO 5" in row)
     assert line.count("╌") > 30 and line.endswith("●") and not any("far" in row for row in rows)
 
@@ -48,7 +46,7 @@ def test_what_is_unknown_breaks_the_curve() -> None:
 def test_any_plot_has_its_size(x: list[float], y: list[float], width: int, height: int, log: bool) -> None:
     count = min(len(x), len(y))
     curve = Curve("name", "p50", tuple(x[:count]), tuple(y[:count]), sign="●", names=("a name",) * count)
-    plot = Plot("title", (curve,), scale_of(x, 4), scale_of(y, 4, log=log), (PlotLimit(1.0, "limit"),))
+    plot = Plot("title", (curve,), scale_of(x, 4), scale_of(y, 4, log=log), ((1.0, "limit"),))
     rows = plot_rows(plot, width, height)
     assert len(rows) <= max(1, height) and all(width_of(row) <= max(width, len("title ")) for row in rows)
 
