@@ -23,6 +23,7 @@ from benchmarks.running import Table, attach, finish, read_options, scratch, sim
 from loadgen.report.tabular import Column
 from loadgen.schema.result import Result
 from loadgen.simulator.__main__ import main as simulate
+from loadgen.simulator.__main__ import main_parser
 from loadgen.simulator.ground_truth import GroundTruth, ServedStream
 from loadgen.workload.arrivals import arrival_offsets_s
 
@@ -112,7 +113,7 @@ async def tell(duration_s: float) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         note_stamps()
-        simulate(sys.argv[2:])
+        simulate(main_parser().parse_args(sys.argv[2:]))
     else:
         options = read_options(__doc__, duration=20.0)
         with scratch():

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import NoReturn
 
@@ -241,9 +240,9 @@ async def _run(options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> 
         uvicorn_log(f"Finished server process [{os.getpid()}]")
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(options: argparse.Namespace | None = None) -> None:
     """Run the simulator; a wrong flag exits with 2, a failed start with 1, a signal with 0."""
-    options = main_parser().parse_args(words)
+    options = options or main_parser().parse_args()
     raise_open_files()
     map_large_blocks()
     # A full collection over thousands of open streams would take longer than a step.

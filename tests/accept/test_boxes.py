@@ -14,7 +14,9 @@ from loadgen.report.boxes import compare_boxes
 from loadgen.schema.certificate import Certificate
 from loadgen.store.acceptance import write_certificate_json
 from tests.accept.evidence import box, certified, written
-from tui.cli.results import compare
+from tests.tui.cli.commands import verb
+
+compare = verb("compare")
 
 
 def test_a_rank_sum_is_as_likely_as_the_count_of_all_choices() -> None:

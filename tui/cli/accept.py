@@ -50,9 +50,8 @@ exit codes: 0 PASS; 1 FAIL, or --verify found a difference; 2 usage or profile;
 """
 
 
-def accept(words: list[str]) -> int:
+def accept(options: argparse.Namespace) -> int:
     """Carry an acceptance out, and print a line for each criterion; return the exit code of its verdict."""
-    options = accept_parser().parse_args(words)
     if options.verify is not None:
         return _verify(options.verify)
     settings = _settings(options)

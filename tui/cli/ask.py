@@ -25,9 +25,8 @@ _MAX_TOKENS = 512
 _TIMEOUT_S = 600.0
 
 
-def ask(words: list[str]) -> int:
+def ask(options: argparse.Namespace) -> int:
     """Print the answer and its figures; return 0 if it is complete."""
-    options = ask_parser().parse_args(words)
     url, prompt = _server_and_prompt(options)
     return asyncio.run(_ask(url, prompt, options))
 

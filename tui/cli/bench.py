@@ -103,9 +103,8 @@ _SERVER_KEYS = frozenset(
 """What a benchmark takes from the profile's load: how to connect to this server, but not what is sent."""
 
 
-def bench(words: list[str]) -> int:
+def bench(options: argparse.Namespace) -> int:
     """Run one of the benchmarks and print its table; the exit codes are those of `vramp run`."""
-    options = bench_parser().parse_args(words)
     for flag, why in _NOT_NEEDED.items():
         if _given(options, flag) is not None:
             print_status(f"vramp: {flag} is not needed: {why}")

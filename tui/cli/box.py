@@ -49,10 +49,8 @@ from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, print_s
 BLOCKED = 3  # the server could not be started: the exit code that a run would have
 
 
-def check(words: list[str]) -> int:
+def check(options: argparse.Namespace) -> int:
     """Print the findings; return `BLOCKED` if one of them blocks."""
-    options = check_parser().parse_args(words)
-
     profile, _ = profile_of(options)
     plan = stages_of(profile)
     findings = asyncio.run(check_profile(profile, plan, recorded=options.installation, box=options.box))
@@ -95,10 +93,8 @@ def _check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
     return asyncio.run(check_hosts(profile, plan))
 
 
-def doctor(words: list[str]) -> int:
+def doctor(options: argparse.Namespace) -> int:
     """Print what was found; 1 if there are GPUs, or `--telemetry` names some, that nothing measures."""
-    options = doctor_parser().parse_args(words)
-
     if options.evidence is not None:
         return _evidence(options.evidence)
     if options.dump is not None:
@@ -223,10 +219,8 @@ def doctor_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def stop(words: list[str]) -> int:
+def stop(options: argparse.Namespace) -> int:
     """Stop one server or all; return 0 if nothing of them is left."""
-    options = stop_parser().parse_args(words)
-
     try:
         servers, doubts = find_servers(_container_programs())
     except ServerError as error:

@@ -9,7 +9,8 @@ import shtab
 
 from loadgen.store.runs import RUNS
 from tui.catalog import PROFILE_FOLDERS
-from tui.cli.options import cockpit_parser, parser_of
+from tui.cli.options import parser_of
+from tui.cli.run import cockpit_parser
 from tui.cli.verbs import VERBS
 
 _EPILOG = """\
@@ -63,8 +64,7 @@ _BY_METAVAR = {
 """Completers by the metavar of an argument."""
 
 
-def completion(words: list[str]) -> int:
-    options = completion_parser().parse_args(words)
+def completion(options: argparse.Namespace) -> int:
     script = shtab.complete(completed(whole_parser()), options.shell, preamble=_PREAMBLE[options.shell])
     print(script, _APPENDED.get(options.shell, ""), sep="\n", end="")
     return 0

@@ -41,9 +41,7 @@ _RAW = re.compile(r"https://raw\.githubusercontent\.com/[^/]+/[^/]+/([0-9a-f]{40
 _PAGE = re.compile(r"https://recipes\.vllm\.ai/([^/?#]+/[^/?#]+?)(?:\.json)?/?(?:[?#].*)?")
 
 
-def import_profile(words: list[str]) -> int:
-    options = import_profile_parser().parse_args(words)
-
+def import_profile(options: argparse.Namespace) -> int:
     choice = RecipeChoice(
         hardware=options.hardware,
         variant=options.variant,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 import loadgen
-from tui.cli.options import cockpit_parser
+from tui.cli.run import cockpit_parser
 from tui.cli.verbs import VERBS
 
 _OWN_ARGUMENTS = "[PROFILE] [options]"

@@ -233,23 +233,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def cockpit_parser() -> argparse.ArgumentParser:
-    parser = parser_of("vramp", "The operator's cockpit for bringing up an LLM inference box.", RUN_EXIT_CODES)
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and its commit, and exit")
-    add_run_options(parser)
-    return parser
-
-
-class _ShowVersion(argparse.Action):
-    """Looks up the commit only when it is needed."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
-        from loadgen.build import version_words
-
-        print_text(f"vramp {version_words()}")
-        parser.exit()
-
-
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
     """The profile that the options describe, and its name in messages; raises `ProfileError`."""
     document, where = document_of(options)

@@ -33,9 +33,7 @@ exit codes: 0 done; 1 the table cannot be written; 2 usage, or no figures in the
 """
 
 
-def reference(words: list[str]) -> int:
-    options = reference_parser().parse_args(words)
-
+def reference(options: argparse.Namespace) -> int:
     data, origin = read_source(options.source, RecipeChoice(), _MAX_BYTES)
     if len(data) > _MAX_BYTES:
         raise ProfileError(f"{options.source}: larger than {_MAX_BYTES >> 20} MiB; keep only the records you need")

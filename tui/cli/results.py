@@ -71,8 +71,7 @@ exit codes: 0 done; 1 the run cannot be read, or the report not be written; 2 us
 """
 
 
-def report(words: list[str]) -> int:
-    options = report_parser().parse_args(words)
+def report(options: argparse.Namespace) -> int:
     if len(options.runs) > 1 and not options.csv:
         raise ProfileError("vramp report: takes one run; --csv takes several, and `vramp compare` compares them")
 
@@ -179,10 +178,8 @@ def _write(text: str, path: Path | None, *, mode: int | None = None) -> int:
 # `vramp recover`: from the journal.
 
 
-def recover(words: list[str]) -> int:
+def recover(options: argparse.Namespace) -> int:
     """Write the result of a run that was killed, and print its table as the run would have."""
-    options = recover_parser().parse_args(words)
-
     path = recovered(open_journal(options.run).parent, force=options.force)
     result = read_result(path)
     if result.stages:
@@ -209,9 +206,7 @@ exit codes: 0 done; 1 the run or the baseline cannot be read; 2 usage
 """
 
 
-def baseline(words: list[str]) -> int:
-    options = baseline_parser().parse_args(words)
-
+def baseline(options: argparse.Namespace) -> int:
     match options.what:
         case "save":
             path = save_baseline(options.name, open_result(options.run), replace=options.replace)
@@ -275,9 +270,8 @@ exit codes: 0 done; 1 a limit is broken, there is nothing to compare, or a run c
 """
 
 
-def compare(words: list[str]) -> int:
+def compare(options: argparse.Namespace) -> int:
     """Compare the runs with the first; return 0 if no limit is broken."""
-    options = compare_parser().parse_args(words)
     folders = [Path(name) for name in (options.a, *options.others)]
     accepted = [folder for folder in folders if (folder / CERTIFICATE).is_file()]
     if len(accepted) == len(folders):

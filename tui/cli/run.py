@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import gc
 import sys
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from loadgen.errors import ProfileError, ServerError
 from loadgen.places import TRUST
@@ -17,10 +17,10 @@ from tui.cli.options import (
     add_result_options,
     add_run_options,
     add_shared,
-    cockpit_parser,
     document_of,
     parser_of,
     print_status,
+    print_text,
     printable,
 )
 from tui.cli.verbs import usage
@@ -34,11 +34,8 @@ if TYPE_CHECKING:
     from tui.app import Cockpit
 
 
-def cockpit(words: list[str]) -> int:
+def cockpit(options: argparse.Namespace) -> int:
     """Run `vramp [PROFILE]`: the cockpit, or the picker without a profile; if neither can be shown, `vramp run`."""
-    parser = cockpit_parser()
-    parser.usage = usage()
-    options = parser.parse_args(words)
     if plain_reason() is not None:
         return show_cockpit(*document_of(options), options)
     name = options.profile or options.url
@@ -49,8 +46,25 @@ def cockpit(words: list[str]) -> int:
     return show_cockpit(document, where, options)
 
 
-def headless(words: list[str]) -> int:
-    options = headless_parser().parse_args(words)
+def cockpit_parser() -> argparse.ArgumentParser:
+    parser = parser_of("vramp", "The operator's cockpit for bringing up an LLM inference box.", RUN_EXIT_CODES)
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and its commit, and exit")
+    parser.usage = usage()
+    add_run_options(parser)
+    return parser
+
+
+class _ShowVersion(argparse.Action):
+    """Looks up the commit only when it is needed."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
+        from loadgen.build import version_words
+
+        print_text(f"vramp {version_words()}")
+        parser.exit()
+
+
+def headless(options: argparse.Namespace) -> int:
     return run_headless(*document_of(options), options, spoken=options.plain_events)
 
 
@@ -79,8 +93,7 @@ _AMOUNT_KEYS = (
 """Keys of a profile that set how much is sent and for how long; the others stay, for load by hand."""
 
 
-def monitor(words: list[str]) -> int:
-    options = monitor_parser().parse_args(words)
+def monitor(options: argparse.Namespace) -> int:
     document, where = _monitor_document(options)
     if options.once:
         return print_once(document, where, options)

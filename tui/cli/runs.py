@@ -29,9 +29,7 @@ exit codes: 0 done; 1 there is no run, or the output cannot be written; 2 usage
 """
 
 
-def runs(words: list[str]) -> int:
-    options = runs_parser().parse_args(words)
-
+def runs(options: argparse.Namespace) -> int:
     if options.since is not None and parsed_version(options.since) is None:
         raise ProfileError(f"--since {options.since}: not a version; expected one such as 0.31")
     if (options.since or options.load) and options.trend is None:

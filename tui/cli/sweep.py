@@ -52,9 +52,8 @@ exit codes: 0 every variant is complete; 1 at least one of them failed; 2 usage 
 """
 
 
-def sweep(words: list[str]) -> int:
+def sweep(options: argparse.Namespace) -> int:
     """Run the variants and print the table; return 0 if all of them are complete and met their limits."""
-    options = sweep_parser().parse_args(words)
     name, profiles = _profiles(options)
     with before_anything_runs():
         if options.json is not None:

@@ -19,10 +19,10 @@ class Verb(NamedTuple):
     name: str
     arguments: str
     help: str  # one line
-    function: str  # dotted path of a function from arguments to an exit code
+    function: str  # dotted path of a function from the options of its parser to an exit code
 
     def __call__(self, words: list[str]) -> int:
-        exit_code: int | None = self._import(self.function)(words)
+        exit_code: int | None = self._import(self.function)(self.parser().parse_args(words))
         return exit_code or 0
 
     def parser(self) -> argparse.ArgumentParser:

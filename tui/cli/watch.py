@@ -38,9 +38,8 @@ from tui.terminal import plain_reason
 _WEB_DRIVER = "TEXTUAL_DRIVER"  # set by textual-serve for the process of each browser, whose screen is a pipe
 
 
-def watch(words: list[str]) -> int:
+def watch(options: argparse.Namespace) -> int:
     """Show a run until it ends or the watcher leaves, which does not affect it."""
-    options = watch_parser().parse_args(words)
     folder = live_folder(options.run)
     reason = plain_reason() if _WEB_DRIVER not in os.environ else None
     if reason is not None:
@@ -91,10 +90,8 @@ async def _watch(folder: Path, *, steers: bool) -> None:
         raise cockpit.failure
 
 
-def replay(words: list[str]) -> int:
+def replay(options: argparse.Namespace) -> int:
     """Play the journal of a run; nothing is started, sent or written."""
-    options = replay_parser().parse_args(words)
-
     if not SLOWEST <= options.speed <= FASTEST:
         raise ProfileError(f"--speed {options.speed:g}: expected a number from {SLOWEST:g} to {FASTEST:g}")
     journal = open_journal(options.run)
@@ -132,9 +129,8 @@ exit codes: as vramp run; with --watch 0
 """
 
 
-def web(words: list[str]) -> int:
+def web(options: argparse.Namespace) -> int:
     """Start a run, or take a live one, and serve the cockpit to browsers until Ctrl+C."""
-    options = web_parser().parse_args(words)
     if options.watch is not None and options.profile is not None:
         raise ProfileError("vramp web: either a PROFILE for a new run, or --watch RUN for a live one")
     if find_spec("textual_serve") is None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tui.cli.__main__ import main
+from tui.cli.verbs import VERBS, Verb
 
 ROOT = Path(__file__).parents[3]
 VRAMP = [sys.executable, "-m", "tui.cli"]
@@ -24,6 +25,10 @@ def exit_code(*words: str) -> int:
         main(words)
     assert isinstance(ended.value.code, int)
     return ended.value.code
+
+
+def verb(name: str) -> Verb:
+    return next(verb for verb in VERBS if verb.name == name)
 
 
 class Done(NamedTuple):

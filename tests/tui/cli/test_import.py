@@ -14,9 +14,11 @@ from loadgen.errors import ProfileError, ResultError
 from loadgen.profile.document import load_profile
 from loadgen.server.recipes.imported import RecipeChoice
 from loadgen.server.recipes.read import MAX_BYTES
-from tui.cli.importing import fetched, file_url, import_profile
+from tests.tui.cli.commands import verb
+from tui.cli.importing import fetched, file_url
 
 RECIPES = Path(__file__).parents[2] / "server" / "recipes"
+import_profile = verb("import")
 COMMAND = "export HF_TOKEN=hf_abcdefghijklmnopqrstuvwx\nvllm serve org/Model -tp $TP --seed 1\n"
 
 

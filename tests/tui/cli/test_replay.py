@@ -6,8 +6,10 @@ import pytest
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.store.journal import JOURNAL
+from tests.tui.cli.commands import verb
 from tests.tui.past_runs import RUN, leave_run
-from tui.cli.watch import replay
+
+replay = verb("replay")
 
 
 def test_without_a_terminal_it_names_what_works_without_one(tmp_path: Path) -> None:

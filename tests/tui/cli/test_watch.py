@@ -26,12 +26,14 @@ from loadgen.simulator.__main__ import main_parser
 from loadgen.store.journal import JOURNAL
 from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, once, run_of
+from tests.tui.cli.commands import verb
 from tests.tui.pseudo_terminal import in_a_terminal
-from tui.cli.options import cockpit_parser
-from tui.cli.watch import _shown, live_folder, watch, web, web_parser
+from tui.cli.run import cockpit_parser
+from tui.cli.watch import _shown, live_folder, web_parser
 from tui.web.server import listen
 
 ROOT = Path(__file__).parents[3]
+watch, web = verb("watch"), verb("web")
 ADDRESS = re.compile(rb"http://127\.0\.0\.1:(\d+)/\?token=(\S+)")
 
 
