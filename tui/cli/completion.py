@@ -10,8 +10,7 @@ import shtab
 from loadgen.store.runs import RUNS
 from tui.catalog import PROFILE_FOLDERS
 from tui.cli.options import parser_of
-from tui.cli.run import cockpit_parser
-from tui.cli.verbs import VERBS
+from tui.cli.verbs import COCKPIT, VERBS
 
 _EPILOG = """\
 bash:  vramp completion bash > ~/.local/share/bash-completion/completions/vramp
@@ -79,7 +78,7 @@ def completion_parser() -> argparse.ArgumentParser:
 
 def whole_parser() -> argparse.ArgumentParser:
     """Return all verbs in one parser, for shtab to read; parsing is done by the parser of each verb."""
-    whole = cockpit_parser()
+    whole = COCKPIT.parser()
     for action in whole._get_positional_actions():  # the profile: here its place is the verb's
         whole._remove_action(action)
     verbs = whole.add_subparsers(metavar="COMMAND", title="commands")

@@ -10,10 +10,8 @@ import sys
 from collections.abc import Iterator
 
 import loadgen
-from tui.cli.run import cockpit_parser
-from tui.cli.verbs import VERBS
+from tui.cli.verbs import COCKPIT, VERBS
 
-_OWN_ARGUMENTS = "[PROFILE] [options]"
 _FILES = (
     ("./profiles, /etc/vramp/profiles.d", "profiles by name, searched before the shipped ones"),
     ("./runs", "a folder for each run: result.json, journal.jsonl, histograms.hlog, server.log"),
@@ -26,11 +24,11 @@ _SEE_ALSO = "The manual is in docs/ of the source, the options of profiles in do
 
 def manual_page() -> str:
     """Return the page as troff source, in the macros of man(7)."""
-    commands = [("vramp", _OWN_ARGUMENTS, cockpit_parser())]
+    commands = [("vramp", COCKPIT.arguments, COCKPIT.parser())]
     commands += [(f"vramp {verb.name}", verb.arguments, verb.parser()) for verb in VERBS]
     lines = [
         f'.TH VRAMP 1 "" "vramp {loadgen.__version__}" "User Commands"',
-        *(".SH NAME", f"vramp \\- {_plain(cockpit_parser().description or '')}"),
+        *(".SH NAME", f"vramp \\- {_plain(COCKPIT.parser().description or '')}"),
         *(".SH SYNOPSIS", ".nf", *(_plain(f"{name} {arguments}") for name, arguments, _ in commands), ".fi"),
     ]
     for name, arguments, parser in commands:
