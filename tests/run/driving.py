@@ -19,16 +19,15 @@ Action = Operation | Callable[[Run], None]
 
 
 def processes_of_ours(module: str = "") -> list[psutil.Process]:
-    """Those that are alive below this one; with `module`, those that run it."""
+    """Those that are alive below this one, but for the shared simulator; with `module`, those that run it."""
     children = psutil.Process().children(recursive=True)
     alive = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in alive if not module or module in child.cmdline()]
+    own = [child for child in alive if child.cmdline()[-4:] != ["--port", "0", "--base-ms", "3"]]
+    return [child for child in own if not module or module in child.cmdline()]
 
 
 def left_behind() -> list[list[str]]:
-    """Command lines of processes of ours, but for the shared simulator and what is dead already."""
-    alive = [child.cmdline() for child in processes_of_ours()]
-    return [words for words in alive if words[-4:] != ["--port", "0", "--base-ms", "3"]]
+    return [child.cmdline() for child in processes_of_ours()]
 
 
 def run_of(parts: Profile, **settings: Any) -> Run:
@@ -73,3 +72,8 @@ def in_turn(*steps: tuple[Callable[[Snapshot], bool], Action]) -> Act:
 
 def flowing(snapshot: Snapshot) -> bool:
     return snapshot.phase == "running" and bool(snapshot.stages) and snapshot.stages[-1].requests.completed > 0
+
+
+def texts(result: Result, kind: str) -> list[str]:
+    """What happened of this kind, in words."""
+    return [event.text for event in result.events if event.kind == kind]

@@ -18,18 +18,13 @@ from loadgen.run.operations import (
     Stop,
 )
 from loadgen.run.run import Run
-from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach
-from tests.run.driving import flowing, in_turn, outcome
+from tests.run.driving import flowing, in_turn, outcome, texts
 
 
 def lasting(text: str, **load: object) -> dict[str, object]:
     return {"requests": None, "duration": text} | load
-
-
-def texts(result: Result, kind: str) -> list[str]:
-    return [event.text for event in result.events if event.kind == kind]
 
 
 def at_stage(number: int) -> Callable[[Snapshot], bool]:

@@ -32,11 +32,6 @@ from tests.run.driving import finish, left_behind, run_of
 L = TypeVar("L")
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> None:
     # The warm-up is for the telemetry's process, which starts with the load here.
     load = {"requests": None, "duration": "6s", "warmup": "3s", "osl": 64}
@@ -81,12 +76,17 @@ async def test_a_run_without_gpus_says_so_and_is_none_the_worse(engine: Simulato
     assert any(isinstance(line, HostSampled) for line in lines)
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvml")
+    build_library(folder / "libnvidia-ml.so.1", Path(tests.telemetry.nvml_stub.__file__).parent / "nvml_stub.c")
+    return folder
+
+
 @pytest.fixture
-def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nvml(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two H100 of the stand-in for NVIDIA's library, for the children of this test."""
-    source = Path(tests.telemetry.nvml_stub.__file__).parent / "nvml_stub.c"
-    build_library(tmp_path / "libnvidia-ml.so.1", source)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
     monkeypatch.setattr("loadgen.run.hardware._PERIOD_S", 0.05)
 
 
@@ -126,7 +126,7 @@ async def test_an_attached_servers_gpus_are_those_that_its_processes_hold(
 
 
 @pytest.mark.usefixtures("nvml")
-async def test_a_servers_gpus_are_those_that_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_servers_gpus_are_those_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     async with watched(profile({"engine": "vllm", "model": "m"}, telemetry="nvml")) as (_, lines):
         chosen = await first_of(lines, DevicesChosen)
@@ -134,7 +134,7 @@ async def test_a_servers_gpus_are_those_that_it_was_given(tmp_path: Path, monkey
 
 
 @pytest.mark.usefixtures("nvml")
-async def test_processes_are_listed_while_somebody_looks(tmp_path: Path) -> None:
+async def test_processes_are_listed_while_somebody_looks() -> None:
     elsewhere = profile({"engine": "attach", "url": "http://192.0.2.7:8000"}, telemetry="nvml")
     async with watched(elsewhere) as (watch, lines):
         chosen = await first_of(lines, DevicesChosen)

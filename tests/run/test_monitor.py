@@ -13,8 +13,7 @@ from loadgen.run.operations import FollowPlan, Note, Pause, Redo, SetConcurrency
 from loadgen.run.run import Run
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import NOBODY, Simulator, attach, profile, simulator
-from tests.run.driving import in_turn, once, outcome, processes_of_ours
-from tests.run.test_controller import texts
+from tests.run.driving import in_turn, once, outcome, processes_of_ours, texts
 from tests.run.test_optional import Server, serving
 
 

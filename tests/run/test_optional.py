@@ -20,8 +20,7 @@ from loadgen.schema.journal import Happened, Line
 from loadgen.server.vllm.client import ServerClient, until_ready
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS
 from tests.engines import profile
-from tests.run.driving import outcome
-from tests.run.test_controller import texts
+from tests.run.driving import outcome, texts
 
 ENDLESS, SILENT, HANGS_UP = "endless", "silent", "hangs up"
 ODD: dict[str, tuple[int, bytes] | str] = {

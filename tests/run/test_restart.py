@@ -7,10 +7,9 @@ from loadgen.errors import LoadError
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import NextStage, Pause, Restart, Resume, SetConcurrency, Stop
 from loadgen.run.run import Run
-from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach, profile
-from tests.run.driving import finish, flowing, in_turn, left_behind, processes_of_ours, run_of
+from tests.run.driving import finish, flowing, in_turn, left_behind, processes_of_ours, run_of, texts
 
 ENDLESS = {"requests": None, "duration": "60s", "concurrency": [2, 4]}
 
@@ -36,10 +35,6 @@ def flowing_on(variant: str) -> Callable[[Snapshot], bool]:
 
 def kill_server(_: Run) -> None:
     processes_of_ours("loadgen.simulator")[0].kill()
-
-
-def texts(result: Result, kind: str) -> list[str]:
-    return [event.text for event in result.events if event.kind == kind]
 
 
 async def test_a_ramp_comes_back_at_the_load_it_had_reached() -> None:

@@ -29,9 +29,8 @@ WORDS = {
 
 
 @pytest.fixture(autouse=True)
-def soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stall is called after a second, and the engine's rates are of the latest moments."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(stall, "MIN_STALL_S", 1.5)
     monkeypatch.setattr(stall, "TIMES_LONGEST", 0.0)
     monkeypatch.setattr(stall, "MAX_STEP_S", 3.0)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import jsonschema_rs
-import pytest
 from msgspec.structs import replace
 
 from loadgen.record.summary import summary_json, summary_of
@@ -55,10 +54,7 @@ def with_all(stage: StageResult) -> StageResult:
     )
 
 
-async def test_summary_of_ten_stages_with_everything_on_is_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_summary_of_ten_stages_with_everything_on_is_short() -> None:
     system = {"model": "m", "version": "0.32.0", "gpu": "MI300X", "gpus": 8}
     run = run_of(
         profile(

@@ -1,6 +1,5 @@
 """What a snapshot has of the stages that are over."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -37,8 +36,7 @@ def test_a_load_of_sessions_is_named_so_until_the_next_stage() -> None:
     assert load_view(None, record, 2.0, stage=1, stages_planned=1, paused=False, manual=False).in_sessions
 
 
-async def test_published_figures_next_to_the_running_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_published_figures_next_to_the_running_stage() -> None:
     shown: list[Snapshot] = []
     load = {"concurrency": [1, 2], "requests": 20}
     run = run_of(profile(MANAGED, load=load, reference=PUBLISHED))

@@ -1,9 +1,6 @@
 """What the first line of a journal tells, and what it keeps to itself."""
 
 import json
-from pathlib import Path
-
-import pytest
 
 from loadgen.run.settings import RunSettings
 from loadgen.run.writer import RunWriter
@@ -11,8 +8,7 @@ from loadgen.store.journal import JOURNAL
 from tests.engines import profile
 
 
-async def test_no_secret_reaches_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_no_secret_reaches_the_journal() -> None:
     secret = "sk-0123456789"
     server = {
         "engine": "vllm",

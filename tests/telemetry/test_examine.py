@@ -26,17 +26,11 @@ from loadgen.telemetry.examine import (
     versions,
 )
 from loadgen.vendors import VendorName
-from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, GUEST
 from tests.telemetry.children import simulated_gpus, stand_in
 
 _PACE = Pace(watch_s=0.1, interval_s=0.05, open_s=20)
 _WAITS = "while True:\n    sampled()\n    time.sleep(0.02)\n"
-
-
-@pytest.fixture(scope="module")
-def rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_rocm(tmp_path_factory.mktemp("rocm") / "7.0.2")
 
 
 async def _trial(folder: Path, attempt: BackendOption, pace: Pace = _PACE, vendor: VendorName = "amd") -> CapturedPart:

@@ -3,22 +3,14 @@
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.monitor import Monitor
-from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.probe import environment, probe
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, DPX, GUEST, MI210, MI250, STORM
 
 MIB = 1024**2
 NO_THROTTLE = {"power": 0.0, "thermal": 0.0, "hbm": 0.0, "vr": 0.0, "prochot": 0.0}
-
-
-@pytest.fixture(scope="module")
-def rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_rocm(tmp_path_factory.mktemp("rocm") / "7.0.2")
 
 
 def test_the_identity_and_limits_of_eight_busy_mi300x_come_back_exactly(rocm: Path, tmp_path: Path) -> None:

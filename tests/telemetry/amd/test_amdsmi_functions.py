@@ -5,13 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.probe import environment
 from tests.telemetry.amdsmi_stub.scenarios import MI210
 
 
-def test_any_function_may_fail(tmp_path: Path) -> None:
-    rocm = build_rocm(tmp_path / "7.0.2")
+def test_any_function_may_fail(rocm: Path, tmp_path: Path) -> None:
     (tmp_path / "scenario").write_text(MI210)
     argv = [sys.executable, "-m", "tests.telemetry.amdsmi_stub.walk"]
     env = environment(rocm, tmp_path / "scenario")

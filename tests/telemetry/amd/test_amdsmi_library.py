@@ -14,11 +14,6 @@ from tests.telemetry.children import listen
 OWN_WRAPPER = "use the wrapper next to the library, PYTHONPATH=/rocm/share/amd_smi"
 
 
-@pytest.fixture(scope="module")
-def rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_rocm(tmp_path_factory.mktemp("rocm") / "7.0.2")
-
-
 def found(wrapper: str, rocm: str = "") -> AmdsmiFacts:
     return AmdsmiFacts(
         wrapper=wrapper, wrapper_path="/packages/amdsmi", library_path="/rocm/lib/libamd_smi.so", rocm=rocm
