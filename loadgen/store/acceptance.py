@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -41,6 +41,15 @@ MAX_FILES_NAMED = 20
 _FROM_JOURNAL = ("state", "stages", "server", "verdicts")  # of a result: what criteria rest on
 
 
+class _Rests(msgspec.Struct):
+    """Of a certificate, of any version: the files that it rests on, with their checksums."""
+
+    files: dict[str, str] = {}
+
+
+_Decoded = TypeVar("_Decoded", Certificate, _Rests)
+
+
 class LiveRun(NamedTuple):
     """A run that goes on, as if it ended now."""
 
@@ -70,8 +79,12 @@ def read_evidence(folder: Path, live: Sequence[LiveRun] = ()) -> AcceptEvidence:
         path = PurePosixPath(run)
         if path.is_absolute() or ".." in path.parts:
             raise ResultError(f"{folder / LINES}: names a run outside its folder: {run}")
-        if has_result(folder / run):
-            results[run] = read_result(folder / run / RESULT)
+        if not has_result(folder / run):
+            raise ResultError(
+                f"{folder / run}: has no result, though {LINES} says that this run was made: put it back from a copy, "
+                "or begin a new acceptance"
+            )
+        results[run] = read_result(folder / run / RESULT)
     return evidence_of(lines, results)
 
 
@@ -91,18 +104,52 @@ def write_certificate_json(folder: Path) -> Certificate:
 
 def read_certificate(folder: Path) -> Certificate:
     """The certificate in a folder, as it was written; raises `ResultError`."""
-    return _decoded(folder / CERTIFICATE, _bytes_of(folder))
+    return _decoded(folder / CERTIFICATE, _bytes_of(folder), Certificate)
 
 
 def verify(folder: Path) -> list[str]:
     """How the certificate differs from what its evidence says now; empty if in nothing. Raises `ResultError`."""
     written = _bytes_of(folder)
-    certificate, again = _decoded(folder / CERTIFICATE, written), certificate_of(folder)
-    problems = [*_changed_files(certificate.files, again.files)]
+    certificate = _decoded(folder / CERTIFICATE, written, Certificate)
+    problems = [*_changed_files(certificate.files, _checksums(folder))]
+    try:
+        again = certificate_of(folder)
+    except ResultError as error:
+        return [*problems, str(error)]
     again = msgspec.structs.replace(again, files=certificate.files)
     if not problems and _document(again) != written and again == certificate:
         problems.append(f"{CERTIFICATE}: its bytes are not those that vramp writes")
     return [*problems, *_changed_fields(certificate, again), *_changed_results(folder)]
+
+
+def require_unchanged(folder: Path) -> None:
+    """Raise `ResultError` if what the last certificate rests on is not there any more, or was edited.
+
+    An acceptance that goes on adds lines and runs. A certificate made anew from what is left would hide the change.
+    """
+    read_evidence(folder)
+    if not (folder / CERTIFICATE).is_file():
+        return
+    now = _checksums(folder)
+    for name, checksum in _decoded(folder / CERTIFICATE, _bytes_of(folder), _Rests).files.items():
+        if name == LINES:
+            same = checksum in _checksums_so_far(folder / LINES)
+        else:  # what lies beside the runs, such as box.json, is written again
+            same = "/" not in name or now.get(name) == checksum
+        if not same:
+            raise ResultError(
+                f"{folder / name}: is not the file that {CERTIFICATE} was made from: put that back from a copy, or "
+                "begin a new acceptance; --verify names all differences"
+            )
+
+
+def _checksums_so_far(path: Path) -> set[str]:
+    """The SHA-256 after each line."""
+    digest, found = hashlib.sha256(), set()
+    for line in read_whole(path).splitlines(keepends=True):
+        digest.update(line)
+        found.add(digest.hexdigest())
+    return found
 
 
 def _bytes_of(folder: Path) -> bytes:
@@ -111,9 +158,9 @@ def _bytes_of(folder: Path) -> bytes:
         return read_whole(path)
 
 
-def _decoded(path: Path, document: bytes) -> Certificate:
+def _decoded(path: Path, document: bytes, kind: type[_Decoded]) -> _Decoded:
     with reported_as(f"{path}: not a certificate of this version of vramp", UNDECODABLE):
-        return msgspec.json.decode(document, type=Certificate)
+        return msgspec.json.decode(document, type=kind)
 
 
 def _document(certificate: Certificate) -> bytes:

@@ -35,7 +35,7 @@ from loadgen.schema.shared import RunState
 from loadgen.schema.snapshot import Snapshot
 from loadgen.schema.start import ServerResult
 from loadgen.store.accept_log import AcceptLog
-from loadgen.store.acceptance import LiveRun, read_lines
+from loadgen.store.acceptance import LiveRun, read_lines, require_unchanged
 from loadgen.store.recover import recover
 from loadgen.store.runs import claim_folder, has_result
 from loadgen.system import text_in
@@ -94,6 +94,8 @@ class Acceptance:
         Raises `ResultError` for a folder that cannot be written or continued, `ProfileError` for another profile.
         """
         self.settings = settings
+        if folder is not None:
+            require_unchanged(folder)
         # Before a folder is claimed: a mistake leaves nothing behind.
         demands = settings.demands if folder is None else began_alike(settings, folder).demands
         self.questions = _questions(self.accept, demands)
