@@ -372,10 +372,9 @@ def load_column(stages: Sequence[StageResult]) -> Column[StageResult]:
 
 def outcome_columns(stages: Sequence[StageResult]) -> list[Column[StageResult]]:
     """A column per outcome of requests that occurred."""
-    found = {stage.index: request_counts(stage.requests) for stage in stages}
-    names = dict.fromkeys(name for outcomes in found.values() for name in outcomes)
+    names = dict.fromkeys(name for stage in stages for name in request_counts(stage.requests))
     return [
-        Column(name, lambda stage, name=name: found[stage.index].get(name, "0"))  # type: ignore[misc]
+        Column(name, lambda stage, name=name: request_counts(stage.requests, names)[name])  # type: ignore[misc]
         for name in names
     ]
 

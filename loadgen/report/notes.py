@@ -5,10 +5,10 @@ Every table takes its words from here, so that terminal, Markdown and HTML say t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from loadgen.format import counted, significant
+from loadgen.format import counted, percent, significant
 from loadgen.report.output import output_words
 from loadgen.schema.comparison import Condition
 from loadgen.schema.deltas import MAIN_LATENCIES, OUTCOMES, Summary
@@ -70,25 +70,30 @@ def took_part(stage: StageResult) -> bool:
     return bool(requests.sent or requests.warmup or requests.unsent) or has_numbers(stage)
 
 
-def request_counts(requests: Requests) -> dict[str, str]:
-    """Each outcome of requests with its count and remarks; the completed ones first, others only if they occurred."""
-    sent, over, unsent = requests.sent, requests.carried_over or 0, requests.unsent or 0
+def request_counts(requests: Requests, shown: Collection[str] = ()) -> dict[str, str]:
+    """Each outcome of requests with its count and remarks; the completed ones first, others if they are in `shown`, or
+    occurred."""
+    sent, over, unsent = requests.sent, requests.carried_over, requests.unsent
     lost = f"{requests.lost} lost with their worker" if requests.lost else ""
-    share = f", {over / sent:.0%} of the sent" if sent else ""
+    share = f", {percent(over / sent)} of the sent" if over and sent else ""
     failed = f", {requests.carried_failed} of them failed" if requests.carried_failed else ""
     waited_s = requests.unsent_longest_wait_s
     found = (
-        ("Scheduled requests", requests.scheduled if unsent else 0, ""),
-        ("Sent requests", sent if sent != requests.completed else 0, ""),
-        ("Failed requests", requests.failed, ""),
-        ("Cancelled requests", requests.cancelled, "as the profile asks"),
-        ("Unfinished requests", requests.unfinished, lost),
-        ("Carried over", over, f"open at the end{share}"),
-        ("Carried in", requests.carried_in, f"open at the beginning{failed}"),
-        ("Never sent", unsent, "" if waited_s is None else f"longest wait {waited_s:.1f} s"),
+        ("Scheduled requests", requests.scheduled, unsent, ""),
+        ("Sent requests", sent, sent != requests.completed, ""),
+        ("Failed requests", requests.failed, requests.failed, ""),
+        ("Retried requests", requests.retried, requests.retried, "sent again on a new connection"),
+        ("Cancelled requests", requests.cancelled, requests.cancelled, "as the profile asks"),
+        ("Unfinished requests", requests.unfinished, requests.unfinished, lost),
+        ("Carried over", over, over, f"open at the end{share}"),
+        ("Carried in", requests.carried_in, requests.carried_in, f"open at the beginning{failed}"),
+        ("Never sent", unsent, unsent, "" if waited_s is None else f"longest wait {waited_s:.1f} s"),
     )
-    occurred = {name: f"{count} ({more})" if more else str(count) for name, count, more in found if count}
-    return {"Successful requests": str(requests.completed)} | occurred
+    return {"Successful requests": str(requests.completed)} | {
+        name: f"{number} ({more})" if number and more else str(number or 0)
+        for name, number, occurred, more in found
+        if occurred or name in shown
+    }
 
 
 def account_words(requests: Requests) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.report.bench_table import serve_tables
+from loadgen.report.columns import outcome_columns
 from loadgen.report.csv import csv_report
 from loadgen.report.html.run_page import html_report
 from loadgen.report.markdown import markdown_report
@@ -205,3 +206,18 @@ def test_energy_that_may_be_others_is_said() -> None:
         assert [note.text for note in reported if note.subject == "Energy"] == (
             [f"of {words}: the server's own GPUs are unknown"] if words else []
         )
+
+
+def test_a_column_of_outcomes_has_every_stages_own_count() -> None:
+    quiet = stage(39)
+    busy = msgspec.structs.replace(
+        stage(80), index=1, requests=msgspec.structs.replace(quiet.requests, sent=241, completed=240, carried_over=1)
+    )
+    cells = {column.label: [column.value(one) for one in (quiet, busy)] for column in outcome_columns([quiet, busy])}
+    assert cells["Sent requests"] == ["39", "241"]
+    assert cells["Carried over"] == ["0", "1 (open at the end, 0.4% of the sent)"]
+
+
+def test_retried_requests_are_reported() -> None:
+    retried = msgspec.structs.replace(stage(80).requests, retried=3)
+    assert request_counts(retried)["Retried requests"] == "3 (sent again on a new connection)"
