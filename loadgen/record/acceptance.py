@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
-from loadgen.criteria import PHASES, WARM_UP_S, PhaseName
+from loadgen.criteria import EXACT_MATCH, PHASES, WARM_UP_S, PhaseName
 from loadgen.format import counted, duration, iso_time, significant
 from loadgen.metrics.acceptance import (
     FALSE_FAIL,
@@ -36,6 +36,7 @@ from loadgen.metrics.acceptance import (
     starts_needed,
     trials_needed,
 )
+from loadgen.metrics.difference import streams_needed
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stall import STALLED
 from loadgen.metrics.trend import means
@@ -71,6 +72,7 @@ from loadgen.schema.result import Result, StageResult
 from loadgen.schema.start import ServerStart
 
 _SKIPPED = 4
+_MAX_SHOWN_PERCENT = 99.9  # of a goodput: no number of requests shows that all are good
 _MIN_TREND_SHARE = 0.9  # of as long again: the first values of a run come late
 _NOT_YET = "not measured yet"
 _NOT_OVER = "its phase is not over yet"
@@ -98,8 +100,8 @@ class AcceptEvidence:
     began: AcceptBegan
     results: Mapping[str, Result]
     burn_in_s: float = 0.0
-    looks: int = 0  # times that it was judged with something new
-    is_new: bool = False  # something was measured since
+    looks: int = 0  # times that it was judged with new observations of what is a matter of chance
+    is_new: bool = False  # there were some since
     last_s: float = 0.0
     version: str = ""
     box: BoxIdentity | None = None
@@ -121,12 +123,12 @@ class AcceptEvidence:
                 self.phases[line.phase].ended = line
             case RunMade():
                 self.phases[line.phase].runs.append(line)
-                self.is_new = True
+                self.is_new |= self._has_observations(line)
             case FactFound():
                 self.facts.append(line)
             case Counted():
                 self.counts.append(line)
-                self.is_new = True
+                self.is_new |= line.trials is not None
             case ProbesRun():
                 self.probes = list(line.results)
             case Judged():
@@ -139,6 +141,12 @@ class AcceptEvidence:
         if line.phase == "box":  # looked at anew, after a boot
             self.facts = [one for one in self.facts if one.phase != line.phase]
             self.counts = [one for one in self.counts if one.phase != line.phase]
+
+    def _has_observations(self, line: RunMade) -> bool:
+        """Whether a run measured what is a matter of chance; a server that was not reached tells nothing of it."""
+        result = self.results.get(line.folder)
+        stages = result.stages if result is not None and line.phase in ("performance", "burn-in") else []
+        return any(stage.requests.sent for stage in stages)
 
     def runs(self, *phases: PhaseName) -> Iterator[tuple[RunMade, Result]]:
         """The runs of some phases that have a result, in order."""
@@ -161,6 +169,7 @@ class CriterionEvidence(NamedTuple):
     samples: int | None = None
     starts: int = 0
     values: tuple[float, ...] = ()
+    requests: tuple[int, ...] = ()  # behind each of them
     details: tuple[str, ...] = ()
     needs: str = ""
     takes: Callable[[Level], str] | None = None  # what it would take, if the trial does not tell
@@ -310,6 +319,8 @@ def _criterion(demand: Demand, one: CriterionEvidence, held: Held | None, level:
             details=one.details,
             samples=one.samples,
             starts=one.starts,
+            values=one.values,
+            requests=one.requests,
             needs=one.needs,
         )
     lowest, highest = _possible(demand)
@@ -332,6 +343,7 @@ def _criterion(demand: Demand, one: CriterionEvidence, held: Held | None, level:
         samples=one.samples,
         starts=one.starts,
         values=one.values,
+        requests=one.requests,
         details=one.details,
         needs=one.needs or (one.takes(following) if one.takes is not None and outcome == "inconclusive" else ""),
     )
@@ -378,15 +390,16 @@ def _sentence(demand: Demand, outcome: Outcome, ends: tuple[float, float], confi
 
 
 def _over_starts(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
-    values, doubts, samples = _sound_values(demand, evidence)
+    values, requests, doubts, remedies = _sound_values(demand, evidence)
     seen = tuple(value for value, _ in values)
     found = CriterionEvidence(
         _NOT_YET,
         observed=fmean(seen) if seen else None,
         trial=_trial(demand, values),
-        samples=samples or None,
+        samples=sum(requests) or None,
         starts=len(seen),
         values=seen,
+        requests=tuple(requests),
         takes=lambda level: _more_starts(demand, seen, level),
     )
     # As many as at first: starts that do not count can then be made up for by more.
@@ -396,28 +409,72 @@ def _over_starts(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     why = f": {_common(doubts)}" if doubts else ""
     made = counted(max(planned, len(seen) + len(doubts)), "start")
     reason = f"{len(seen)} of {made} count{why}" if seen or doubts else _NOT_YET
-    missing = counted(planned - len(seen), "more start")
+    needs = counted(planned - len(seen), "more start")
     if evidence.began.profile.get("server", {}).get("engine") == "attach":
-        missing = f"{missing}, of a server that vramp starts"
-    return found._replace(outcome="inconclusive", reason=reason, needs=missing, details=tuple(doubts.values()))
+        needs = f"{needs}, of a server that vramp starts"
+    elif remedies and not seen:  # every start that ended well has no such figure, and more like them have none either
+        needs = f"{remedies[0]}; more starts alone do not help"
+    return found._replace(outcome="inconclusive", reason=reason, needs=needs, details=tuple(doubts.values()))
 
 
-def _sound_values(demand: Demand, evidence: AcceptEvidence) -> tuple[list[tuple[float, float]], dict[int, str], int]:
-    """The figure at each sound start, why the others have none, and how many requests it is of."""
+def _sound_values(
+    demand: Demand, evidence: AcceptEvidence
+) -> tuple[list[tuple[float, float]], list[int], dict[int, str], list[str]]:
+    """The figure at each start that counts, and of how many requests it is; why the others do not count.
+
+    Last, what would give the figure to those that ended well without it.
+    """
     values: list[tuple[float, float]] = []
+    requests: list[int] = []
     doubts: dict[int, str] = {}
-    requests = 0
+    remedies: list[str] = []
     for start, stages in stages_by_start(evidence, demand.load).items():
-        sound = [(stage, values_of(stage, demand.figure)) for stage in stages if stage.doubt is None]
-        known = [(stage, found) for stage, found in sound if found is not None]
-        if known:
-            stage, found = known[-1]
-            values.append(found)
-            requests += stage.requests.completed
-        else:
+        sound = [stage for stage in stages if stage.doubt is None]
+        if not sound:
             why = next((stage.doubt for stage in stages if stage.doubt), "cut short, or nothing was measured")
             doubts[start] = f"start {start}: {why}"
-    return values, doubts, requests
+            continue
+        stage, needed = sound[-1], requests_needed(demand.figure, edge_of(demand))
+        value, count = values_of(stage, demand.figure), requests_behind(stage, demand.figure)
+        if value is not None and count >= needed:
+            values.append(value)
+            requests.append(count)
+        elif value is not None:
+            doubts[start] = f"start {start}: too few requests: {count:,}, and {demand.figure} takes {needed:,}"
+            remedies.append(f"{needed:,} requests or more at this load in each start")
+        else:
+            why, remedy = _MISSING.get(demand.figure, ("nothing was measured", ""))
+            doubts[start] = f"start {start}: {why}"
+            remedies += [remedy] if remedy else []
+    return values, requests, doubts, remedies
+
+
+_MISSING = {
+    "tokens_per_joule": ("no energy was measured", "GPUs whose power is measured (telemetry.mode; vramp doctor)"),
+    "goodput_percent": ("no limit of a stream", "a limit of a stream in [slo], such as ttft or tpot"),
+}
+"""Why a start that ended well has no such figure, and what gives it one."""
+
+
+def requests_needed(figure: str, edge: float) -> int:
+    """How many requests of a start can show a percentile or a goodput: as many as a search needs without a miss.
+
+    With fewer, a fault in more of the requests than it may hit is too often in none of those that were sent.
+    """
+    if figure == "goodput_percent":
+        share = min(edge, _MAX_SHOWN_PERCENT) / 100
+    else:
+        share = (limit_of(figure.removesuffix("_ms"))[1] or 0.0) / 100 if figure.endswith("_ms") else 0.0
+    return max(1, math.ceil(streams_needed(share)))
+
+
+def requests_behind(stage: StageResult, figure: str) -> int:
+    """Of how many requests a figure is; gaps between tokens of one request are not independent."""
+    completed = stage.requests.completed
+    if not figure.endswith("_ms"):
+        return completed
+    summary = stage.latency_ms.get(limit_of(figure.removesuffix("_ms"))[0])
+    return 0 if summary is None else min(completed, summary.count)
 
 
 def _common(doubts: Mapping[int, str]) -> str:
@@ -511,7 +568,7 @@ def _shares(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     if not evidence.phases[demand.phase].is_over:
         return found._replace(outcome="inconclusive", reason=_NOT_OVER)
     edge_good = 1 - edge if is_failures else edge
-    return found._replace(takes=lambda level: _more_trials(bad, count, edge_good, level))
+    return found._replace(takes=lambda level: _more_trials(demand, bad, count, edge_good, level))
 
 
 def _as_failures(trial: Trial) -> Trial:
@@ -524,9 +581,14 @@ def _as_failures(trial: Trial) -> Trial:
     return trial._replace(value=1 - trial.value, ends=ends)
 
 
-def _more_trials(bad: int, count: int, edge: float, level: Level) -> str:
+def _more_trials(demand: Demand, bad: int, count: int, edge: float, level: Level) -> str:
     more = trials_needed(bad, count, edge, level)
-    return "far more of them" if more is None else f"about {more:,} more, if all goes on like this"
+    asks = demand.figure == EXACT_MATCH
+    unit = "questions" if asks else "requests"
+    if more is None:
+        return f"far more {unit}"
+    how = f" (--set accept.question_count={count + more})" if asks else ""
+    return f"about {more:,} more {unit}{how}, if all goes on like this"
 
 
 def _answered(demand: Demand, evidence: AcceptEvidence) -> Iterator[tuple[int, int]]:
@@ -789,7 +851,7 @@ def values_like(evidence: AcceptEvidence) -> dict[tuple[str, str], list[float]]:
             sound = [stage for stage in stages if stage.doubt is None]
             for figure in LIKE_FIGURES if sound else ():
                 value = values_of(sound[-1], figure)
-                if value is not None:
+                if value is not None and requests_behind(sound[-1], figure) >= requests_needed(figure, 0.0):
                     found.setdefault((figure, load), []).append(value[0])
     tokens = [start.kv_cache_tokens for _, start in starts_of(evidence)]
     known = [float(count) for count in tokens if count is not None]

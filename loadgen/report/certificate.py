@@ -147,6 +147,14 @@ def _interval(criterion: Criterion) -> str:
     return f"{significant(criterion.low)} to {significant(criterion.high)}"
 
 
+def _samples(criterion: Criterion) -> str:
+    """How many it is of: of requests, in each start."""
+    if not criterion.requests:
+        return "" if criterion.samples is None else f"{criterion.samples:,}"
+    least, most = min(criterion.requests), max(criterion.requests)
+    return f"{least:,} a start" if least == most else f"{least:,} to {most:,} a start"
+
+
 def _said(criterion: Criterion) -> str:
     needs = [f"it would take {criterion.needs}"] if criterion.needs else []
     return "; ".join([criterion.reason, *criterion.details, *needs])
@@ -166,44 +174,36 @@ _CRITERION: tuple[Column[Criterion], ...] = (
     Column("measured", _observed, words=True),
     Column("interval", _interval, words=True),
     Column("starts", lambda one: one.starts or None),
+    Column("samples", _samples, words=True),
     Column("why", _said, words=True),
     Column("bound from", lambda one: one.demand.source, words=True),
 )
 
 
+def _tests(certificate: Certificate) -> Iterator[tuple[PhaseRecord, list[tuple[str, PhaseState, str]]]]:
+    """The tests in JUnit and in CTRF, with state and message: for each phase, one for itself and one per criterion."""
+    for phase in certificate.phases:
+        criteria = [one for one in certificate.criteria if one.demand.phase == phase.name]
+        of_criteria = [(title(one.demand), one.outcome, f"{one.outcome}: {_said(one)}") for one in criteria]
+        yield phase, [(f"phase {phase.name}", phase.state, phase.reason), *of_criteria]
+
+
 def certificate_suites(certificate: Certificate) -> list[Suite]:
-    """One suite per phase, with a case for the phase and one for each of its criteria."""
+    """One suite per phase."""
     return [
         Suite(
             f"{certificate.profile}: {phase.name}",
-            [
-                Case(phase.name, "phase", _STATES[phase.state][0], phase.reason),
-                *(
-                    Case(phase.name, title(one.demand), _STATES[one.outcome][0], f"{one.outcome}: {_said(one)}")
-                    for one in certificate.criteria
-                    if one.demand.phase == phase.name
-                ),
-            ],
+            [Case(phase.name, name, _STATES[state][0], message) for name, state, message in tests],
             phase.started_at or "",
             _seconds(phase),
         )
-        for phase in certificate.phases
+        for phase, tests in _tests(certificate)
     ]
 
 
 def ctrf_json(certificate: Certificate) -> str:
-    """Common Test Report Format: one test per criterion, with the duration of its phase, and per phase without any."""
-    durations = {phase.name: round(1000 * (_seconds(phase) or 0.0)) for phase in certificate.phases}
-    tests = [
-        _test(title(one.demand), one.outcome, _said(one), durations.get(one.demand.phase, 0), one.demand.phase)
-        for one in certificate.criteria
-    ]
-    judged = {one.demand.phase for one in certificate.criteria}
-    tests += [
-        _test(phase.name, phase.state, phase.reason, durations[phase.name], phase.name)
-        for phase in certificate.phases
-        if phase.name not in judged
-    ]
+    """Common Test Report Format; the duration of a test is that of its phase."""
+    tests = [_test(phase, *test) for phase, of_phase in _tests(certificate) for test in of_phase]
     states = [test["status"] for test in tests]
     summary = {"tests": len(tests)} | {
         state: states.count(state) for state in ("passed", "failed", "skipped", "pending", "other")
@@ -225,8 +225,9 @@ def write_ctrf(path: Path, certificate: Certificate) -> None:
         write_named(path, ctrf_json(certificate).encode())
 
 
-def _test(name: str, state: PhaseState, message: str, duration_ms: int, phase: str) -> dict[str, Any]:
-    test: dict[str, Any] = {"name": name, "status": _STATES[state][1], "duration": duration_ms, "suite": phase}
+def _test(phase: PhaseRecord, name: str, state: PhaseState, message: str) -> dict[str, Any]:
+    duration_ms = round(1000 * (_seconds(phase) or 0.0))
+    test: dict[str, Any] = {"name": name, "status": _STATES[state][1], "duration": duration_ms, "suite": phase.name}
     if state != "pass":
         test["message"] = message
     return test | {"extra": {"outcome": state}}

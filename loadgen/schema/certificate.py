@@ -220,6 +220,7 @@ class Criterion(msgspec.Struct, frozen=True, kw_only=True):
     spread: Spread | None = None  # how much starts differ, as it entered the interval
     starts: int = 0  # those that count
     values: tuple[float, ...] = ()  # of each of them
+    requests: tuple[int, ...] = ()  # behind each of them
     samples: int | None = None  # streams, trials or values behind the figure
     needs: str = ""  # what it would take, while inconclusive
 

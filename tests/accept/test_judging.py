@@ -1,5 +1,6 @@
 """Criteria are passed, failed or left open as the evidence allows, and not beyond it."""
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from loadgen.criteria import PHASES
+from loadgen.criteria import EXACT_MATCH, PHASES
 from loadgen.errors import ProfileError, ResultError
-from loadgen.record.acceptance import certificate_from, evidence_of
+from loadgen.metrics.acceptance import FALSE_PASS
+from loadgen.metrics.difference import chance_of_misses
+from loadgen.record.acceptance import certificate_from, evidence_of, requests_needed
 from loadgen.schema.certificate import AcceptLine, AcceptResumed, FactFound, Judged, PhaseEnded, ProbesRun, RunMade
 from loadgen.schema.probe import ProbeFigure, ProbeResult
 from loadgen.schema.result import Result
@@ -34,6 +37,7 @@ from tests.accept.evidence import (
     profile,
     written,
 )
+from tests.metrics.served import run_of, served
 
 TTFT = "ttft_p99_ms"
 
@@ -105,6 +109,56 @@ def test_a_stage_that_was_cut_short_is_no_start() -> None:
     assert criterion(certified(lines, results), TTFT).starts == 2
 
 
+def test_a_percentile_of_few_requests_is_no_start() -> None:
+    lines, results = box((1.0, 1.01, 1.02))
+    results["performance-2"] = brief(seconds=23.0)
+    some = criterion(certified(lines, results), TTFT)
+    assert (some.outcome, some.requests, some.needs) == ("inconclusive", (480, 480), "1 more start")
+    assert some.details == ("start 2: too few requests: 368, and ttft_p99_ms takes 381",)
+    none = criterion(certified(lines, {name: brief() for name in results}), TTFT)
+    assert (none.outcome, none.low, none.reason) == (
+        "inconclusive",
+        None,
+        "0 of 3 starts count: too few requests in 3",
+    )
+    assert none.needs == "381 requests or more at this load in each start; more starts alone do not help"
+
+
+def brief(seconds: float = 1.0) -> Result:
+    return run_of(served(1, seconds=seconds), finished_at="2026-01-01T00:01:00.000Z")
+
+
+@pytest.mark.parametrize(
+    ("figure", "edge", "requests"),
+    [
+        ("ttft_p50_ms", 9.0, 4),
+        ("ttft_p999_ms", 9.0, 3838),
+        ("ttft_mean_ms", 9.0, 1),
+        ("requests_per_s", 9.0, 1),
+        ("goodput_percent", 95.0, 73),
+        ("goodput_percent", 100.0, 3838),
+    ],
+)
+def test_how_many_requests_a_start_needs(figure: str, edge: float, requests: int) -> None:
+    assert requests_needed(figure, edge) == requests
+
+
+def test_a_fault_in_two_percent_of_the_requests_does_not_pass_a_p99() -> None:
+    """Two starts hide it from their p99s less often than the promised rate of a false PASS."""
+    needed = requests_needed(TTFT, 150.0)
+    beyond = needed - math.ceil(0.99 * needed) + 1  # so many slow ones show in a nearest-rank p99
+    missed = 1 - chance_of_misses(beyond, needed, 0.02)
+    assert missed**2 < FALSE_PASS / 2
+
+
+@pytest.mark.parametrize("figure", ["tokens_per_joule", "goodput_percent"])
+def test_a_figure_that_no_start_has_asks_for_no_more_starts(figure: str) -> None:
+    row = {"figure": figure, "at_least": 1, "source": "a test"}
+    one = criterion(certified(*box((1.0, 1.0, 1.0), criteria=[row])), figure)
+    assert one.outcome == "inconclusive" and one.reason.startswith("0 of 3 starts count: no ")
+    assert one.needs.endswith("; more starts alone do not help")
+
+
 def test_an_inconclusive_box_passes_when_it_goes_on() -> None:
     lines, results = box((1.0, 1.2), starts=2)
     assert criterion(certified(lines, results), TTFT).outcome == "inconclusive"
@@ -127,6 +181,19 @@ def test_judging_again_spends_less_once_there_is_more() -> None:
         for added in ([], [Judged(1.7e9)], [made, Judged(1.7e9)])
     )
     assert first == same < more
+
+
+def test_a_server_that_was_not_reached_spends_nothing() -> None:
+    answers = [counts("output", EXACT_MATCH, int(n < 182), trials=1) for n in range(200)]
+    lines = of_phase("output", *answers, criteria=[ASKED])
+    again: list[AcceptLine] = [
+        *lines,
+        RunMade(unix_s=1.7e9, phase="output", folder="output-2", start=2),
+        Judged(1.7e9),
+    ]
+    unreached = {"output-2": replace(measured(1), state="failed", stages=[])}
+    once, twice = (criterion(certified(each, unreached), EXACT_MATCH) for each in (lines, again))
+    assert once == twice
 
 
 def test_a_box_is_looked_at_anew() -> None:
@@ -244,6 +311,7 @@ def test_right_answers(right: int, outcome: str) -> None:
     one = criterion(certified(of_phase("output", *answers, criteria=[ASKED]), {}), "exact_match_percent")
     assert (one.outcome, one.observed, one.samples) == (outcome, right / 2, 200)
     assert one.low is not None and one.high is not None and 0 < one.low < right / 2 < one.high <= 100
+    assert (" more questions (--set accept.question_count=" in one.needs) is (outcome == "inconclusive")
 
 
 def test_facts_of_the_box() -> None:

@@ -40,7 +40,7 @@ def test_every_format_names_every_criterion(certificate: Certificate) -> None:
     for one in certificate.criteria:
         assert all(one.demand.figure in text for text in texts)
     assert headline(certificate).startswith("INCONCLUSIVE for performance only: box-1, profile box, some/model")
-    assert "box: not asked for" in text
+    assert "box: not asked for" in text and "480 a start" in text
 
 
 def test_the_headline_names_phases_unless_all_were_carried_out() -> None:
@@ -88,12 +88,19 @@ def test_junit_skips_what_is_inconclusive(certificate: Certificate) -> None:
 def test_ctrf_has_what_is_inconclusive_as_other(certificate: Certificate) -> None:
     document = json.loads(ctrf_json(certificate))
     summary = document["results"]["summary"]
-    assert (document["reportFormat"], summary["tests"], summary["passed"], summary["other"]) == ("CTRF", 4, 3, 1)
+    assert (document["reportFormat"], summary["tests"], summary["passed"], summary["other"]) == ("CTRF", 5, 3, 2)
     assert summary["stop"] - summary["start"] == 10_000
-    (other,) = [test for test in document["results"]["tests"] if test["status"] == "other"]
+    phase, other = (test for test in document["results"]["tests"] if test["status"] == "other")
+    assert phase["name"] == "phase performance"
     assert other["extra"] == {"outcome": "inconclusive"} and other["message"]
     skipped = json.loads(ctrf_json(certified(of_phase("silicon", state="skipped"), {})))
     assert [test["status"] for test in skipped["results"]["tests"]] == ["skipped"]
+
+
+def test_a_phase_that_failed_is_a_failed_test() -> None:
+    failed = certified(of_phase("start", state="failed"), {})
+    assert json.loads(ctrf_json(failed))["results"]["summary"]["failed"] == 1
+    assert junit_xml(certificate_suites(failed)).count(b"<failure") == 1
 
 
 def test_a_page_is_verified_by_the_vramp_that_made_it(tmp_path: Path) -> None:
