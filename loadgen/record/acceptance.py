@@ -104,6 +104,7 @@ class AcceptEvidence:
     is_new: bool = False  # there were some since
     last_s: float = 0.0
     version: str = ""
+    by: list[str] = field(default_factory=list)  # who ran it
     box: BoxIdentity | None = None
     phases: dict[PhaseName, PhaseEvidence] = field(default_factory=lambda: {name: PhaseEvidence() for name in PHASES})
     facts: list[FactFound] = field(default_factory=list)
@@ -115,6 +116,8 @@ class AcceptEvidence:
         match line:
             case AcceptBegan() | AcceptResumed():
                 self.burn_in_s, self.version = line.burn_in_s, line.vramp_version
+                if line.by is not None and line.by not in self.by:
+                    self.by.append(line.by)
             case BoxSeen():
                 self.box = line.box
             case PhaseBegan():
@@ -205,7 +208,7 @@ def certificate_from(evidence: AcceptEvidence, files: Mapping[str, str]) -> Cert
         vramp_version=evidence.version,
         verdict=verdict,
         reasons=reasons,
-        by=began.by,
+        by=", ".join(evidence.by) or None,
         box=evidence.box,
         profile=began.name,
         model=None if first is None else first.environment.get("model"),

@@ -114,6 +114,7 @@ class AcceptResumed(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     booted_unix_s: float
     starts: _Count
     burn_in_s: float
+    by: str | None = None  # who goes on with it, if that was given
     clock_step_s: float | None = None  # how far the wall clock was stepped meanwhile; null if not known
 
 

@@ -12,7 +12,7 @@ from loadgen.errors import ProfileError
 from loadgen.metrics.acceptance import rank_sum_chance
 from loadgen.report.boxes import compare_boxes
 from loadgen.schema.certificate import Certificate
-from loadgen.store.acceptance import write_certificate_json
+from loadgen.store.acceptance import CERTIFICATE, write_certificate_json
 from tests.accept.evidence import box, certified, written
 from tests.tui.cli.commands import verb
 
@@ -64,6 +64,12 @@ def test_the_command_compares_folders(tmp_path: Path, capsys: pytest.CaptureFixt
     assert compare([*map(str, folders), "--json"]) == 0
     boxes = json.loads(capsys.readouterr().out)["boxes"]
     assert [(one["verdict"], one["outlier_in"]) for one in boxes] == [("pass", None)] * 2
+    edited = folders[1] / CERTIFICATE
+    text = edited.read_text()
+    edited.write_text(text.replace('"verdict": "pass"', '"verdict": "fail"'))
+    assert compare([*map(str, folders)]) == 0
+    assert "b: its certificate is not that of its evidence: certificate.json: verdict" in capsys.readouterr().err
+    edited.write_text(text)
     with pytest.raises(ProfileError, match="a folder is named twice"):
         compare([str(folders[0]), f"{folders[0]}/../a"])
     with pytest.raises(ProfileError, match=r"a is an acceptance, .*performance-1 is not"):

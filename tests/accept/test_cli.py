@@ -72,6 +72,8 @@ def test_a_box_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
     out = capfd.readouterr().out
     assert any(line.startswith("FAIL ") and "gpus" in line for line in out.splitlines())
     assert read_certificate(folder()).by == "A. Smith"
+    assert accept("box.toml", "--by", "B. Jones", "--resume", str(folder())) == 1
+    assert read_certificate(folder()).by == "A. Smith, B. Jones"
 
 
 def test_a_pass_whose_report_finds_no_room_is_no_failure(capfd: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,7 @@ def test_a_folder_in_use_another_profile_and_no_acceptance_are_refused(tmp_path:
     with pytest.raises(ResultError, match="another vramp works in this folder"):
         AcceptLog(one.folder)
     one.close()
-    with pytest.raises(ProfileError, match="not those that it began with"):
+    with pytest.raises(ProfileError, match=r"it began with: server\.args\.max-num-seqs; begin"):
         acceptance(profile("box", "start", args={"max-num-seqs": 3}), one.folder)
     with pytest.raises(ProfileError, match="--phase burn-in: it began with box, start"):
         acceptance(profile("burn-in"), one.folder, repeats=True)

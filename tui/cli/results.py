@@ -34,7 +34,7 @@ from loadgen.report.tabular import json_text
 from loadgen.report.text import sections_text, text_report
 from loadgen.report.vllm_json import safe_file_name, vllm_documents, vllm_file_names, with_requests
 from loadgen.schema.result import RESULT, Result
-from loadgen.store.acceptance import CERTIFICATE, read_certificate
+from loadgen.store.acceptance import CERTIFICATE, read_certificate, verify
 from loadgen.store.foreign.read import TOOLS
 from loadgen.store.recover import recover as recovered
 from loadgen.store.rows import read_rows
@@ -317,6 +317,9 @@ def _compare_boxes(folders: Sequence[Path], options: argparse.Namespace) -> int:
         raise ProfileError(f"--{refused.replace('_', '-')}: is for runs; certificates have verdicts of their own")
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ProfileError("compare: a folder is named twice: each box counts once")
+    for folder in folders:
+        if problems := verify(folder):
+            print_status(f"vramp: {folder}: its certificate is not that of its evidence: {problems[0]}")
     sections = compare_boxes({str(folder): read_certificate(folder) for folder in folders}, force=options.force)
     if options.json:
         text = json_text(boxes_document(sections))

@@ -26,6 +26,7 @@ from loadgen.masking import masked
 from loadgen.places import read_whole
 from loadgen.profile.accept import Accept
 from loadgen.profile.schema import Profile
+from loadgen.report.configuration import flattened
 from loadgen.run.operations import Abort, NextStage, Operation, Stop
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
@@ -150,6 +151,7 @@ class Acceptance:
                 booted_unix_s=booted_unix_s(),
                 starts=self.accept.starts,
                 burn_in_s=self.accept.burn_in,
+                by=self.settings.by,
                 clock_step_s=booted_unix_s() - before.booted_unix_s if same_boot else None,
             )
         )
@@ -288,10 +290,14 @@ def began_alike(settings: AcceptSettings, folder: Path) -> AcceptBegan:
     Raises `ResultError` if nothing began there, `ProfileError` if it was another profile or other phases.
     """
     began = began_in(read_lines(folder))
-    if _without_amounts(masked(settings.profile.model_dump(mode="json"))) != _without_amounts(began.profile):
+    now, before = _without_amounts(masked(settings.profile.model_dump(mode="json"))), _without_amounts(began.profile)
+    if now != before:
         by = "" if began.vramp_version == loadgen.__version__ else f" (by vramp {began.vramp_version})"
+        flat_now, flat_before = flattened(now), flattened(before)
+        keys = [key for key in flat_before | flat_now if flat_before.get(key) != flat_now.get(key)]
         raise ProfileError(
-            f"{folder}: the profile or the options are not those that it began with{by}; begin a new acceptance"
+            f"{folder}: the profile or the options are not those that it began with{by}: {', '.join(keys[:3])}"
+            f"{', ...' if len(keys) > 3 else ''}; begin a new acceptance"
         )
     assert settings.profile.accept is not None
     unknown = [phase for phase in settings.profile.accept.phases if phase not in began.phases]
