@@ -113,16 +113,6 @@ class Accept(ProfileTable):
     criteria: list[AcceptCriterion] = []
     """Figures and their bounds."""
 
-    @property
-    def burn_in_doubt(self) -> str:
-        """Why the burn-in cannot pass, however good the box is; empty if it can."""
-        if "burn-in" not in self.phases or self.burn_in >= 2 * WARM_UP_S:
-            return ""
-        return (
-            f"accept.burn_in = {duration(self.burn_in)} is too short to pass: growth is judged from the eleventh "
-            "minute of a run on, over ten minutes; give 20 minutes or more"
-        )
-
     @model_validator(mode="after")
     def _phases_once(self) -> Self:
         if len(set(self.phases)) < len(self.phases):
@@ -144,6 +134,22 @@ class Accept(ProfileTable):
             if one.figure == other.figure and one.load == other.load:
                 _require_agreement(one, other)
         return self
+
+
+def accept_doubts(accept: Accept, engine: str) -> dict[str, str]:
+    """What cannot pass, however good the box is, by the id of the preflight's finding: what there is, and why."""
+    found = {}
+    if "performance" in accept.phases and engine == "attach":
+        found["single-start"] = (
+            'server.engine = "attach": latency and throughput cannot pass, because they are judged over two starts or '
+            "more, and an attached server has one, whatever accept.starts is; let vramp start the server"
+        )
+    if "burn-in" in accept.phases and accept.burn_in < 2 * WARM_UP_S:
+        found["short-burn-in"] = (
+            f"accept.burn_in = {duration(accept.burn_in)}: the burn-in cannot pass, because growth is judged from the "
+            "eleventh minute of a run on, over ten minutes; give 20 minutes or more"
+        )
+    return found
 
 
 def _require_agreement(one: AcceptCriterion, other: AcceptCriterion) -> None:

@@ -414,7 +414,7 @@ def _over_starts(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     reason = f"{len(seen)} of {made} count{why}" if seen or doubts else _NOT_YET
     needs = counted(planned - len(seen), "more start")
     if evidence.began.profile.get("server", {}).get("engine") == "attach":
-        needs = f"{needs}, of a server that vramp starts"
+        needs = "a server that vramp starts, in an acceptance of its own: an attached one has a single start"
     elif remedies and not seen:  # every start that ended well has no such figure, and more like them have none either
         needs = f"{remedies[0]}; more starts alone do not help"
     return found._replace(outcome="inconclusive", reason=reason, needs=needs, details=tuple(doubts.values()))

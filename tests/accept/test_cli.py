@@ -11,6 +11,7 @@ import loadgen
 from loadgen.schema.certificate import RunMade
 from loadgen.store.acceptance import CERTIFICATE, LINES, read_certificate
 from tests.accept.simulated import command, document, lines_of, toml
+from tests.engines import NOBODY
 from tui.cli.__main__ import main
 
 
@@ -125,12 +126,11 @@ def _wrong_count() -> dict[str, object]:
     return {"figure": "gpus", "equals": 8, "source": "the order"}
 
 
-def test_a_server_that_cannot_be_reached_is_exit_code_3() -> None:
-    from tests.engines import NOBODY
-
+def test_a_server_that_cannot_be_reached_is_exit_code_3(capfd: pytest.CaptureFixture[str]) -> None:
     Path("box.toml").write_text(toml(document("performance") | {"server": {"engine": "attach", "url": NOBODY}}))
     assert accept("box.toml") == 3
     assert lines_of(folder(), RunMade) and read_certificate(folder()).verdict == "inconclusive"
+    assert 'server.engine = "attach": latency and throughput cannot pass' in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,7 @@ def test_a_server_that_cannot_be_reached_is_exit_code_3() -> None:
     [
         ([], "needs a profile"),
         (["box.toml", "--starts", "1"], "box.toml: accept.starts = 1"),
+        (["attach.toml", "--starts", "3"], "attach.toml: --starts 3: an attached server has one start"),
         (["box.toml", "--hours", "-1"], "box.toml: accept.burn_in = '-1.0h'"),
         (["bare.toml"], "nothing says how fast the box must be"),
         (["none.toml"], "there is no server to accept"),
@@ -149,6 +150,7 @@ def test_a_server_that_cannot_be_reached_is_exit_code_3() -> None:
 )
 def test_nothing_is_started_for_wrong_words(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
     Path("box.toml").write_text(toml(document("performance")))
+    Path("attach.toml").write_text(toml(document("performance") | {"server": {"engine": "attach", "url": NOBODY}}))
     Path("bare.toml").write_text('[server]\nengine = "simulator"\n')
     Path("none.toml").write_text('[server]\nengine = "none"\n[load]\nconcurrency = 0\n')
     assert accept(*words) == 2

@@ -3,6 +3,7 @@
 import pytest
 
 from loadgen.errors import ProfileError
+from loadgen.profile.accept import accept_doubts
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 
@@ -68,14 +69,18 @@ def test_growth_may_be_more_than_100_percent() -> None:
     assert profile(*({**row, **SOURCE} for row in rows)).accept is not None
 
 
-def test_a_burn_in_that_cannot_pass_is_told_at_once() -> None:
-    def doubt(**accept: object) -> str:
-        found = profile(**accept).accept
-        assert found is not None
-        return found.burn_in_doubt
-
-    assert doubt(burn_in="19m").startswith("accept.burn_in = 19:00 is too short to pass: ")
-    assert doubt(burn_in="20m") == doubt(burn_in="1m", phases=["box"]) == ""
+@pytest.mark.parametrize(
+    ("accept", "engine", "ids"),
+    [
+        ({"burn_in": "19m"}, "vllm", ["short-burn-in"]),
+        ({"burn_in": "20m"}, "vllm", []),
+        ({}, "attach", ["single-start"]),
+        ({"burn_in": "1m", "phases": ["box"]}, "attach", []),
+    ],
+)
+def test_what_cannot_pass_is_known_before_it_begins(accept: dict[str, object], engine: str, ids: list[str]) -> None:
+    found = profile(**accept).accept
+    assert found is not None and list(accept_doubts(found, engine)) == ids
 
 
 def test_the_same_figure_at_two_loads() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import loadgen
 from loadgen.criteria import PHASES
 from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import duration
-from loadgen.profile.accept import Accept
+from loadgen.profile.accept import Accept, accept_doubts
 from loadgen.profile.schema import Profile
 from loadgen.report.certificate import certificate_suites, criterion_line, headline, write_ctrf
 from loadgen.report.html.certificate import PAGE, verify_page
@@ -63,7 +63,8 @@ def accept(options: argparse.Namespace) -> int:
             require_writable(path)
         acceptance = Acceptance(settings, options.resume)
     print_status(f"acceptance: {acceptance.folder}")
-    for line in filter(None, (acceptance.accept.burn_in_doubt, _other_versions(acceptance))):
+    doubts = accept_doubts(acceptance.accept, settings.profile.server.engine).values()
+    for line in filter(None, (*doubts, _other_versions(acceptance))):
         print_status(line)
     try:
         if options.headless or plain_reason() is not None:
@@ -74,7 +75,7 @@ def accept(options: argparse.Namespace) -> int:
         # Not its own exit code, 1, which would say that the box failed.
         print_status(f"vramp: {error}\nwhat was measured is kept; --resume {acceptance.folder} goes on")
         return EXIT_CODES["inconclusive"]
-    return _conclude(acceptance.folder, options, interrupted=interrupted)
+    return _conclude(acceptance.folder, options, doubts, interrupted=interrupted)
 
 
 def _in_cockpit(acceptance: Acceptance) -> bool:
@@ -122,6 +123,8 @@ def _settings(options: argparse.Namespace) -> AcceptSettings:
     profile, where = profile_of(options)
     if profile.server.engine == "none":
         raise ProfileError(f'{where}: server.engine = "none": there is no server to accept')
+    if profile.server.engine == "attach" and options.starts is not None:
+        raise ProfileError(f"{where}: --starts {options.starts}: an attached server has one start; leave it out")
     profile = profile.model_copy(update={"accept": profile.accept or Accept()})
     demands, not_tested, like = _demands(profile, options.like or []) if options.resume is None else ((), (), ())
     return AcceptSettings(
@@ -180,7 +183,7 @@ def _progress(print_line: Callable[[str], None]) -> Callable[[AcceptView], None]
     return update
 
 
-def _conclude(folder: Path, options: argparse.Namespace, *, interrupted: bool) -> int:
+def _conclude(folder: Path, options: argparse.Namespace, doubts: Iterable[str], *, interrupted: bool) -> int:
     """Print what was judged and where it is; return the exit code, 4 for a pass that was not written everywhere."""
     certificate = read_certificate(folder)
     lines = [criterion_line(criterion) for criterion in certificate.criteria]
@@ -189,7 +192,8 @@ def _conclude(folder: Path, options: argparse.Namespace, *, interrupted: bool) -
     unwritten = print_output(printable("\n".join(lines)) + "\n") != 0
     print_status(f"certificate: {folder / PAGE}")
     if certificate.verdict == "inconclusive":
-        print_status(f"vramp accept ... --resume {folder} goes on, and adds to it")
+        for line in (f"vramp accept ... --resume {folder} goes on, and adds to it", *doubts):
+            print_status(line)
     try:
         if options.junit is not None:
             write_junit(options.junit, certificate_suites(certificate))

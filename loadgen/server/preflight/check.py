@@ -19,6 +19,7 @@ from loadgen.format import harmless
 from loadgen.parts import named_box
 from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
+from loadgen.profile.accept import accept_doubts
 from loadgen.profile.schema import Profile, Server
 from loadgen.record.conditions import NO_CONTAINER, Here, conditions
 from loadgen.schema.finding import Finding, Skipped, by_severity, not_checked
@@ -72,11 +73,12 @@ def unlike_publication(setup: Setup) -> Iterator[Finding]:
         yield Finding("unlike-publication", "info", "; ".join(differing), why, source=reference.source)
 
 
-def short_burn_in(setup: Setup) -> Iterator[Finding]:
+def inconclusive_acceptance(setup: Setup) -> Iterator[Finding]:
     accept = setup.profile.accept
-    if accept is not None and accept.burn_in_doubt:
-        seen, _, why = accept.burn_in_doubt.partition(": ")
-        yield Finding("short-burn-in", "info", seen, why)
+    if accept is not None:
+        for id_, words in accept_doubts(accept, setup.profile.server.engine).items():
+            seen, _, why = words.partition(": ")
+            yield Finding(id_, "info", seen, why)
 
 
 _PORT = (box_system.port, (_box,))
@@ -89,7 +91,7 @@ _CLIENT = (
     (box_system.boost, (_box,)),
     (box_system.clock, (_box,)),
     (box_connections.server_of_this_box_alone, ()),
-    (short_burn_in, ()),
+    (inconclusive_acceptance, ()),
 )
 _VLLM = (
     _PORT,
