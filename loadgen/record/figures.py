@@ -91,6 +91,8 @@ def _all_figures() -> Iterator[Figure]:
             yield Figure(f"{metric}_{statistic}", f"{metric.upper()} {statistic}", "ms", lower_is_better=True)
     yield Figure("goodput", "good streams", "%", lower_is_better=False)
     yield Figure("j_per_token", "J per output token", "J", lower_is_better=True)
+    yield Figure("hits", "prefix hits", "%", lower_is_better=False)
+    yield Figure("interactivity", "interactivity of sessions", "tok/s", lower_is_better=False)
 
 
 FIGURES = {figure.name: figure for figure in _all_figures()}  # by name, in the order of the tables
@@ -176,6 +178,10 @@ def figures_of(
         # Power is steady compared with the tokens, so the error of the token rate is used.
         "j_per_token": _rate(joules, "output_tokens_per_s", stage.precision, confidence),
     }
+    if stage.hits is not None and stage.hits.measured is not None:
+        found["hits"] = Estimate(100 * stage.hits.measured)
+    if stage.sessions is not None and stage.sessions.e2e_interactivity is not None:
+        found["interactivity"] = Estimate(stage.sessions.e2e_interactivity)
     if goodput is not None and goodput.share is not None:
         count = _effective(stage.precision, "goodput", "share", confidence)
         found["goodput"] = share_estimate(goodput.share, count, confidence)

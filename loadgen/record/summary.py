@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from loadgen.format import gib
+from loadgen.metrics.hits import NO_HITS
 from loadgen.metrics.verdicts import merged
 from loadgen.record.quote import quote_of
 from loadgen.record.subject import hardware_of, known_time, model_of
@@ -34,6 +35,7 @@ from loadgen.schema.summary import (
     SummaryProvenance,
     SummaryRequests,
     SummarySearch,
+    SummarySessions,
     SummarySystem,
     SummaryThroughput,
     SummaryWorkload,
@@ -211,6 +213,7 @@ def _stage(result: Result, stage: StageResult) -> StageSummary:
         latency_ms=dict(_latencies(stage)),
         hardware=_hardware(stage),
         engine=_engine(stage),
+        sessions=_sessions(stage),
         verdicts={one.id: _clause(one.text) for one in stage.verdicts},
         met_limits=met_limits(stage),
         limits=dict(_limits(stage)),
@@ -220,6 +223,20 @@ def _stage(result: Result, stage: StageResult) -> StageSummary:
         inconclusive=None if stage.inconclusive is None else _clause(stage.inconclusive),
         variant=stage.variant,
         pass_number=stage.pass_number,
+    )
+
+
+def _sessions(stage: StageResult) -> SummarySessions | None:
+    sessions, hits = stage.sessions, stage.hits or NO_HITS
+    if sessions is None:
+        return None
+    return SummarySessions(
+        live=sessions.live,
+        finished=sessions.finished,
+        e2e_interactivity=sessions.e2e_interactivity,
+        hits_measured=hits.measured,
+        hits_infinite=hits.infinite,
+        hits_pool=hits.pool,
     )
 
 

@@ -107,7 +107,7 @@ def sections(result: Result, statistics: str = "count mean p50 p90 p99 max") -> 
         client_and_engine(result),
         parts(result),
         without_load(result),
-        by_streams_held(result),
+        by_load_held(result),
         serving_curve(stages),
         verdicts(result),
         notes(stages),
@@ -336,12 +336,22 @@ def without_load(result: Result) -> Section:
     return Section("Without load", tables, [note for note in reported if note.text], about if stages else "")
 
 
-def by_streams_held(result: Result) -> Section:
+def by_load_held(result: Result) -> Section:
+    in_sessions = any(stage.sessions is not None for stage in result.stages)
+    title, words = "By the streams held", "streams were held"
+    if in_sessions:
+        title, words = "By live sessions", "sessions were live"
+    points = moving_points(result)
+    hits = known(columns("hits_measured hits_pool hits_infinite"), points)
     about = (
-        "All that was measured while so many streams were held, however the load came there; up and down are apart. "
+        f"All that was measured while so many {words}, however the load came there; up and down are apart. "
         "Times are of the gaps and first tokens of those moments: E2E belongs to no load."
     )
-    return Section("By the streams held", [Table([*SHAPE, *CURVE], moving_points(result))], about=about)
+    tables = [
+        Table([*SHAPE, *CURVE], points),
+        Table([CURVE[0], *hits], points if hits else [], "Prefix cache hits, of the prompt tokens"),
+    ]
+    return Section(title, tables, about=about)
 
 
 def verdicts(result: Result) -> Section:

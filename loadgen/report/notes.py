@@ -172,7 +172,7 @@ def foreign_notes(result: Result) -> list[Note]:
 def _coverage(stage: StageResult) -> Iterator[Note]:
     moves, latency_ms = stage.target.moves is not None, latencies(stage)
     if moves:
-        yield Note("Load", "it moves: see the figures by the streams held; E2E belongs to no single load")
+        yield Note("Load", "it moves: see the figures by load; E2E belongs to no single load")
     if stage.inconclusive is not None:
         yield Note("Inconclusive", stage.inconclusive)
     if stage.e2e_inconclusive is not None:

@@ -185,6 +185,7 @@ _FAMILIES = (
     _gauge("vramp_streams_target", "Streams that the closed loop should hold", lambda now: now.load.concurrency),
     _gauge("vramp_request_rate_target", "Requests a second of the open loop", lambda now: now.load.rate),
     _gauge("vramp_streams_open", "Streams that are open now", lambda now: now.load.held),
+    _gauge("vramp_sessions_live", "Sessions that are live now", figure("sessions", "live")),
     _gauge("vramp_requests_queued", "Arrivals that wait for a connection", lambda now: now.load.queued),
     _stage_counter("vramp_requests_sent", "Requests sent", lambda stage: stage.figures.requests.sent),
     _Family(CounterMetricFamily, "vramp_requests", "Requests by what became of them", (*_STAGE, "outcome"), _outcomes),
@@ -203,6 +204,11 @@ _FAMILIES = (
     ),
     _stage_gauge(
         "vramp_stage_streams_mean", "Mean number of open streams in the window", lambda stage: stage.concurrency.mean
+    ),
+    _stage_gauge(
+        "vramp_stage_prefix_hits_ratio",
+        "Prompt tokens from the cache by the server's usage, 0 to 1",
+        lambda stage: None if stage.hits is None else stage.hits.measured,
     ),
     _stage_gauge("vramp_stage_limits_met", "1 where every limit is met so far", met_so_far),
     _Family(

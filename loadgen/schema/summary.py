@@ -158,11 +158,22 @@ class SummaryEngine(msgspec.Struct, frozen=True, omit_defaults=True):
     spec_acceptance: float | None = None  # 0 to 1, of drafted tokens
 
 
+class SummarySessions(msgspec.Struct, frozen=True):
+    """The sessions of a stage whose load they are, and the shares of prompt tokens from the cache; null is unknown."""
+
+    live: float | None  # mean
+    finished: int
+    e2e_interactivity: float | None  # tokens per second: 1/P90 of E2E per token
+    hits_measured: float | None  # 0 to 1, by the server's usage
+    hits_infinite: float | None  # in a cache without limit
+    hits_pool: float | None  # in one of the size of the engine's KV cache
+
+
 class StageSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The figures of one stage, by the definitions of the result."""
 
     label: str
-    concurrency: int | None = None  # of a closed loop; 0 is no load
+    concurrency: int | None = None  # of a closed loop, or how many sessions should live; 0 is no load
     rate: float | None = None  # of an open loop, in requests a second
     isl: int
     osl: int
@@ -175,6 +186,7 @@ class StageSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     latency_ms: dict[str, SummaryLatency]  # ttft, tpot, itl, e2e; in open loop ttft_from_intended; what was measured
     hardware: SummaryHardware | None  # null if no GPU was measured
     engine: SummaryEngine | None  # null if the engine's figures are unknown
+    sessions: SummarySessions | None = None  # null where the load is not sessions
     verdicts: dict[str, str] = {}  # what was the limit, and why: text by id
     met_limits: bool | None = None  # null without limits
     limits: dict[str, SummaryLimit] = {}  # by latency and statistic; `goodput`, `failed`

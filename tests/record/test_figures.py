@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from loadgen.metrics.difference import Estimate
 from loadgen.metrics.histogram import Histogram
 from loadgen.profile.schema import Reference, ReferencePoint
 from loadgen.record.figures import (
@@ -24,6 +25,7 @@ from loadgen.schema.engine import EngineStage
 from loadgen.schema.journal import StageStarted
 from loadgen.schema.result import Goodput, Limits
 from tests.metrics.served import result_of, run_of, running_figures, served
+from tests.report.test_text import stage_of_sessions
 
 
 def test_a_running_stage_and_its_result_have_the_same_figures() -> None:
@@ -49,6 +51,13 @@ def test_good_streams_and_energy_are_figures_where_they_are_known() -> None:
     assert found["goodput"].value == 100.0 == found["goodput"].high > found["goodput"].low
     assert "goodput" not in figures_of(plain) and "j_per_token" not in figures_of(plain)
     assert running_figures(served(3), Limits({"ttft": 200.0}))["goodput"] == found["goodput"]
+
+
+def test_hits_and_interactivity_of_sessions_are_figures() -> None:
+    found = figures_of(stage_of_sessions())
+    assert (found["hits"].value, found["interactivity"].value) == (95.0, 0)
+    (hits,) = (one for one in compared(found, {"hits": Estimate(50.0)}) if one.figure == "hits")
+    assert hits.difference is not None and hits.difference.word == "no evidence"  # it has no interval
 
 
 def test_a_result_without_histograms_has_values_without_intervals() -> None:

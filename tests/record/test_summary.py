@@ -12,9 +12,9 @@ from loadgen.schema.result import FailureCheck, Goodput, SloCheck, Target
 from loadgen.schema.samples import GpuStatic
 from loadgen.schema.shared import DataFile
 from loadgen.schema.start import Provenance, ServerResult, ServerStart
-from loadgen.schema.summary import RunSummary
+from loadgen.schema.summary import RunSummary, SummarySessions
 from tests.report.test_served import monitor, watched
-from tests.report.test_text import result, stage
+from tests.report.test_text import result, stage, stage_of_sessions
 
 
 def gpu(index: int, **firmware: str) -> GpuStatic:
@@ -97,3 +97,9 @@ def test_texts_are_short_and_of_one_line() -> None:
     document = summary_json(found)
     assert msgspec.json.decode(document, type=RunSummary) == found
     assert len(document.splitlines()) == len(json.loads(document)) + len(found.stages) + 1
+
+
+def test_a_load_of_sessions_has_their_figures() -> None:
+    played, streams = summary_of(result(stage_of_sessions(), replace(stage(8), index=1))).stages
+    assert played.sessions == SummarySessions(0.0, 0, 0.0, 0.95, 0.9, 0.8)
+    assert streams.sessions is None

@@ -13,8 +13,8 @@ from loadgen.report.markdown import markdown_report
 from loadgen.report.tabular import html_table
 from loadgen.report.text import text_report
 from loadgen.report.vllm_json import vllm_documents
-from loadgen.schema.result import CurvePoint, Result, StageResult, Target
-from tests.report.test_text import result, stage, summary_of
+from loadgen.schema.result import CurvePoint, Hits, Result, StageResult, Target
+from tests.report.test_text import result, rows, stage, stage_of_sessions, summary_of
 
 replace = msgspec.structs.replace
 
@@ -73,7 +73,7 @@ def test_markdown_and_page_have_it_too() -> None:
     assert "E2E p50" not in text
     assert "<td class='text'>64 down</td>" in html_table([*SHAPE, *CURVE], moving_points(both()))
     assert html_table([*SHAPE, *CURVE], moving_points(result(stage(8)))) == ""
-    assert "it moves: see the figures by the streams held" in html_report(both())
+    assert "it moves: see the figures by load" in html_report(both())
 
 
 def test_a_script_reads_a_row_for_each_step() -> None:
@@ -110,3 +110,17 @@ def test_up_and_down_have_other_signs_and_lines() -> None:
     assert [list(trace["y"]) for trace in throughput_by_held(both().curve).data] == [[40, 2560]] * 2
     names = [f"512/128 {way} {name}" for way in ("down", "up") for name in ("p99", "p50")]
     assert [trace["name"] for trace in figure] == names
+
+
+def test_steps_of_sessions_have_their_hits() -> None:
+    steps = [
+        replace(
+            point(load, "up"), hits=Hits(measured=measured, engine=None, infinite=0.95, pool=None, pool_tokens=None)
+        )
+        for load, measured in ((8, 0.9), (40, 0.19))
+    ]
+    played = replace(stage_of_sessions(), curve=steps, target=Target(8, None, None, moves=(8, 40)))
+    lines = rows(text_report(replace(result(played), curve=steps)))
+    assert any(line.startswith("By live sessions") for line in lines)
+    assert "load measured % without limit %" in lines
+    assert "40 up 19.0 95.0" in lines

@@ -256,7 +256,8 @@ are not alike (another model, another kind of requests, no common ISL and OSL) a
 
 --fail-if LIMIT, as often as needed: FIGURE>+NUMBER% or FIGURE<-NUMBER%, for latencies also in ms or s:
   'ttft_p99>+10%'   'output_tok_s<-5%'   'tpot_p50>+2ms'   (in quotes: < and > mean something to the shell)
-  figures: output_tok_s, total_tok_s, req_s, goodput, j_per_token; and ttft, tpot, itl, e2e with _mean, _p50, _p90, _p99
+  figures: output_tok_s, total_tok_s, req_s, goodput, j_per_token, hits, interactivity;
+  and ttft, tpot, itl, e2e with _mean, _p50, _p90, _p99
   broken where the measured difference is beyond the limit and its interval excludes zero; with --strict, where the
   measured difference alone is beyond it; also where B failed to measure a load or a figure that A has
 

@@ -51,7 +51,7 @@ _STATISTICS = "count mean stddev min p50 p90 p95 p99 p999 max"
 def html_report(result: Result) -> str:
     """The document's sections, some with figures, and what only a page has room for."""
     figures: Figures = {}
-    drawn = {"By the streams held": _by_held(result, figures), "Latency": _distributions(result, figures)}
+    drawn = {document.by_load_held(result).title: _by_held(result, figures), "Latency": _distributions(result, figures)}
     parts = [_opening(result), _curve(result, figures)]
     for found in document.sections(result, _STATISTICS):
         texts = _output_texts(result) if found.title == "Output" else []
