@@ -415,7 +415,7 @@ def _over_starts(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     needs = counted(planned - len(seen), "more start")
     if evidence.began.profile.get("server", {}).get("engine") == "attach":
         needs = "a server that vramp starts, in an acceptance of its own: an attached one has a single start"
-    elif remedies and not seen:  # every start that ended well has no such figure, and more like them have none either
+    elif not seen and remedies and all(remedies):  # no start that came to its end has it, so that more have none either
         needs = f"{remedies[0]}; more starts alone do not help"
     return found._replace(outcome="inconclusive", reason=reason, needs=needs, details=tuple(doubts.values()))
 
@@ -425,38 +425,43 @@ def _sound_values(
 ) -> tuple[list[tuple[float, float]], list[int], dict[int, str], list[str]]:
     """The figure at each start that counts, and of how many requests it is; why the others do not count.
 
-    Last, what would give the figure to those that ended well without it.
+    Last, for each of these that came to its end: what would give it the figure, empty if it had it.
     """
     values: list[tuple[float, float]] = []
     requests: list[int] = []
     doubts: dict[int, str] = {}
     remedies: list[str] = []
     for start, stages in stages_by_start(evidence, demand.load).items():
-        sound = [stage for stage in stages if stage.doubt is None]
-        if not sound:
-            why = next((stage.doubt for stage in stages if stage.doubt), "cut short, or nothing was measured")
-            doubts[start] = f"start {start}: {why}"
+        if not stages:
+            doubts[start] = f"start {start}: cut short, or nothing was measured"
             continue
-        stage, needed = sound[-1], requests_needed(demand.figure, edge_of(demand))
-        value, count = values_of(stage, demand.figure), requests_behind(stage, demand.figure)
-        if value is not None and count >= needed:
-            values.append(value)
-            requests.append(count)
-        elif value is not None:
-            doubts[start] = f"start {start}: too few requests: {count:,}, and {demand.figure} takes {needed:,}"
-            remedies.append(f"{needed:,} requests or more at this load in each start")
+        stage = next((each for each in reversed(stages) if each.doubt is None), stages[-1])
+        value = values_of(stage, demand.figure)
+        why, remedy = _lack(demand, stage) if value is not None else _MISSING.get(demand.figure, _NOTHING)
+        if value is None or why or stage.doubt:
+            doubts[start] = f"start {start}: {stage.doubt or why}"
+            remedies.append(remedy)
         else:
-            why, remedy = _MISSING.get(demand.figure, ("nothing was measured", ""))
-            doubts[start] = f"start {start}: {why}"
-            remedies += [remedy] if remedy else []
+            values.append(value)
+            requests.append(requests_behind(stage, demand.figure))
     return values, requests, doubts, remedies
 
 
+def _lack(demand: Demand, stage: StageResult) -> tuple[str, str]:
+    """Why a figure is of too few requests to count, and what makes it count; empty if it does."""
+    count, needed = requests_behind(stage, demand.figure), requests_needed(demand.figure, edge_of(demand))
+    if count >= needed:
+        return "", ""
+    why = f"too few requests: {count:,}, and {demand.figure} takes {needed:,}"
+    return why, f"{needed:,} requests or more at this load in each start"
+
+
+_NOTHING = "nothing was measured", ""
 _MISSING = {
     "tokens_per_joule": ("no energy was measured", "GPUs whose power is measured (telemetry.mode; vramp doctor)"),
     "goodput_percent": ("no limit of a stream", "a limit of a stream in [slo], such as ttft or tpot"),
 }
-"""Why a start that ended well has no such figure, and what gives it one."""
+"""Why a start has no such figure, and what gives it one."""
 
 
 def requests_needed(figure: str, edge: float) -> int:

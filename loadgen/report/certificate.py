@@ -147,7 +147,7 @@ def _interval(criterion: Criterion) -> str:
     return f"{significant(criterion.low)} to {significant(criterion.high)}"
 
 
-def _samples(criterion: Criterion) -> str:
+def samples(criterion: Criterion) -> str:
     """How many it is of: of requests, in each start."""
     if not criterion.requests:
         return "" if criterion.samples is None else f"{criterion.samples:,}"
@@ -174,7 +174,7 @@ _CRITERION: tuple[Column[Criterion], ...] = (
     Column("measured", _observed, words=True),
     Column("interval", _interval, words=True),
     Column("starts", lambda one: one.starts or None),
-    Column("samples", _samples, words=True),
+    Column("samples", samples, words=True),
     Column("why", _said, words=True),
     Column("bound from", lambda one: one.demand.source, words=True),
 )

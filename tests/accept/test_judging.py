@@ -154,9 +154,12 @@ def test_a_fault_in_two_percent_of_the_requests_does_not_pass_a_p99() -> None:
 @pytest.mark.parametrize("figure", ["tokens_per_joule", "goodput_percent"])
 def test_a_figure_that_no_start_has_asks_for_no_more_starts(figure: str) -> None:
     row = {"figure": figure, "at_least": 1, "source": "a test"}
-    one = criterion(certified(*box((1.0, 1.0, 1.0), criteria=[row])), figure)
+    lines, results = box((1.0, 1.0, 1.0), criteria=[row])
+    one = criterion(certified(lines, results), figure)
     assert one.outcome == "inconclusive" and one.reason.startswith("0 of 3 starts count: no ")
     assert one.needs.endswith("; more starts alone do not help")
+    busy = criterion(certified(lines, {name: limited(result) for name, result in results.items()}), figure)
+    assert (busy.reason, busy.needs) == ("0 of 3 starts count: client-limited in 3", one.needs)
 
 
 def test_an_inconclusive_box_passes_when_it_goes_on() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from loadgen import format as fmt
 from loadgen.criteria import PHASES
 from loadgen.record.acceptance import title
-from loadgen.report.certificate import demanded, place_of
+from loadgen.report.certificate import demanded, place_of, samples
 from loadgen.schema.accept_view import AcceptView
 from loadgen.schema.certificate import Criterion, PhaseRecord
 from tui.widgets.rows import Row, Rows, hanging, padded, spread, titled, wrapped
@@ -141,7 +141,7 @@ def criterion_detail(criterion: Criterion, width: int) -> Rows:
         ("demanded", demanded(demand)),
         ("source", demand.source),
         ("starts", str(criterion.starts) if criterion.starts else ""),
-        ("samples", fmt.count(criterion.samples) if criterion.samples else ""),
+        ("samples", samples(criterion)),
     )
     facts = [
         row for label, value in known if value for row in hanging(((f" {label:<10}", "dim"),), value, width - 1, "text")
