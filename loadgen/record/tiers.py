@@ -26,4 +26,5 @@ def _found(tier: str, by: By, checks: Sequence[TierCheck]) -> TierResult:
     found = max(met, default=None)
     low = [one.load for one in checks if one.verdict == "met" and found is not None and one.load <= found]
     high = [one.load for one in checks if one.verdict == "missed" and (found is None or one.load > found)]
-    return TierResult(tier, by, found, max(low, default=None), min(high, default=None), missed)
+    above = max((one.load for one in checks if one.met and missed is not None and one.load > missed), default=None)
+    return TierResult(tier, by, found, max(low, default=None), min(high, default=None), missed, above)

@@ -423,7 +423,10 @@ def sessions(result: Result, stages: Sequence[StageResult]) -> Section:
 
 def tiers(result: Result) -> Section:
     """For each tier the highest load that meets it."""
-    about = "In brackets the highest load that meets it and the lowest that misses it, each with 95 % confidence."
+    about = (
+        "In brackets the highest load that meets it and the lowest that misses it, each with 95 % confidence; unknown "
+        "where the figures as measured are not enough for that."
+    )
     return Section("Tiers", [Table(_TIERS, result.tiers)], about=about if result.tiers else "")
 
 

@@ -97,17 +97,29 @@ class TierResult(msgspec.Struct, frozen=True):
     high: float | None
     """The highest load that met it and the lowest that missed it, each with 95 % confidence; None: there is none."""
     missed: float | None  # the lowest load that did not meet it, by the figures as they are
+    met_above: float | None = None  # the highest load above that one that met it all the same
+
+    @property
+    def sure(self) -> bool:
+        """Whether what was found holds with 95 % confidence."""
+        if self.found is None or self.missed is None:
+            return (self.found, self.missed) == (self.low, self.high)
+        return self.low is not None and self.high is not None
+
+    @property
+    def measured(self) -> str:
+        """By the figures as they are: `24 (16 to 32)`, unsure `24, not 32`; `below 8`, `64 or more`."""
+        found, missed = setting(self.found), setting(self.missed)
+        words = f"{found} ({setting(self.low)} to {setting(self.high)})" if self.sure else f"{found}, not {missed}"
+        if self.missed is None:
+            words = f"{found} or more"
+        elif self.found is None:
+            words = f"below {missed}"
+        return words if self.met_above is None else f"{words}, but {setting(self.met_above)} met it"
 
     @property
     def words(self) -> str:
-        """What was found: `24 (16 to 32)`, `24, not 32` without confidence, `below 8`, `64 or more`."""
-        if self.found is None:
-            return "unknown" if self.missed is None else f"below {setting(self.missed)}"
-        if self.missed is None:
-            return f"{setting(self.found)} or more"
-        if self.low is None or self.high is None:
-            return f"{setting(self.found)}, not {setting(self.missed)}"
-        return f"{setting(self.found)} ({setting(self.low)} to {setting(self.high)})"
+        return self.measured if self.sure else f"unknown; measured {self.measured}"
 
 
 class Limits(msgspec.Struct, frozen=True):

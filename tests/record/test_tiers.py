@@ -8,10 +8,12 @@ import pytest
 from loadgen.metrics.histogram import Histogram
 from loadgen.record.record import Record
 from loadgen.record.slo import limits_of, tier_checks
+from loadgen.record.tiers import tier_results
 from loadgen.schema.deltas import ClientDelta, LoadBin, StageDelta
 from loadgen.schema.journal import StageEnded, StageStarted, Ticked
-from loadgen.schema.result import TierResult
+from loadgen.schema.result import TierCheck, TierResult
 from tests.journal import STARTED
+from tests.report.test_text import stage as result_stage
 
 TIERS = [{"tokens_per_s": 100.0, "ttft_p95": 1000.0}, {"tokens_per_s": 30.0}]
 FAST, SLOW = "100 tok/s, ttft_p95 1 s", "30 tok/s"
@@ -81,7 +83,7 @@ def test_steps_of_a_ramp_are_judged_by_itl_and_without_confidence() -> None:
     }
     record.apply(Ticked(t_s=1, span_s=1.0, stages={0: StageDelta(bins=bins)}, client=ClientDelta(), held=0))
     tiers = found(record)
-    assert (tiers[FAST].found, tiers[FAST].low, tiers[FAST].words) == (8, None, "8, not 16")
+    assert (tiers[FAST].found, tiers[FAST].low, tiers[FAST].words) == (8, None, "unknown; measured 8, not 16")
     assert tiers[SLOW].missed == 16
 
 
@@ -90,6 +92,20 @@ def test_nothing_measured_is_no_verdict() -> None:
     record.apply(StageStarted(t_s=0.0, index=0, concurrency=8, rate=None, isl=16, osl=16))
     assert record.result().tiers == ()
     assert tier_checks(record.stages[0], limits_of({"tiers": TIERS}).tiers) == ()
+
+
+@pytest.mark.parametrize(
+    ("met", "words"),
+    [
+        ([False, True], "unknown; measured below 8, but 16 met it"),
+        ([True, True], "unknown; measured 16 or more"),
+        ([False, False], "unknown; measured below 8"),
+    ],
+)
+def test_unresolved_checks_are_no_answer(met: list[bool], words: str) -> None:
+    checks = [TierCheck("t", load, one, "unresolved") for load, one in zip((8.0, 16.0), met, strict=True)]
+    stage = msgspec.structs.replace(result_stage(80), tiers=tuple(checks))
+    assert [one.words for one in tier_results([stage])] == [words]
 
 
 @pytest.mark.parametrize("profile", [{}, {"tiers": []}])

@@ -246,9 +246,9 @@ def _found(snapshot: Snapshot, points: Sequence[LoadPoint], name: str) -> Iterat
 
 
 def _marks(snapshot: Snapshot) -> Iterator[tuple[str, float | None, str]]:
-    """Signs at loads: of a search its interval in brackets, and in words `knee 24 (20 to 28)`; of a tier its words."""
+    """Signs at loads: a search's interval in brackets, and in words `knee 24 (20 to 28)`; what was measured of a tier."""
     for tier in snapshot.tiers:
-        yield "✦", tier.found, f"{tier.tier}: {tier.words}"
+        yield "✦", tier.found, f"{tier.tier}: {tier.measured}{'' if tier.sure else ' ?'}"
     search = snapshot.search
     if search is None:
         return
