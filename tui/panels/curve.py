@@ -246,7 +246,7 @@ def _found(snapshot: Snapshot, points: Sequence[LoadPoint], name: str) -> Iterat
 
 
 def _marks(snapshot: Snapshot) -> Iterator[tuple[str, float | None, str]]:
-    """Signs at loads: a search's interval in brackets, and in words `knee 24 (20 to 28)`; what was measured of a tier."""
+    """Signs at loads: a search's interval in brackets, and in words `knee 24 (20 to 28)`; a tier's as measured."""
     for tier in snapshot.tiers:
         yield "✦", tier.found, f"{tier.tier}: {tier.measured}{'' if tier.sure else ' ?'}"
     search = snapshot.search
