@@ -201,7 +201,7 @@ class Load(ProfileTable):
     """More than 1 repeats each stage with the same prompts: a cold prefix cache against a warm one."""
     requests: Requests | None = None
     """Measured requests after which a stage ends, if it has not ended by `duration`. With neither, 10 requests per
-    stream."""
+    stream; 120 s for sessions, 30 s in open loop."""
     duration: Seconds | None = None
     """Measured time after which a stage ends."""
     warmup: Warmup = 0

@@ -321,6 +321,9 @@ class LoadController:
             self._refuse("load", "the run is ending")
             return
         before = self._present
+        if before.work.sessions is not None and ("isl" in changes or changes.get("rate") is not None):
+            self._refuse("load", "sessions have lengths and times of their own; change how many are live")
+            return
         stage = before.by_hand(**changes)
         self._event("load", f"{before.title} -> {words or stage.title}")
         if self._paused is not None:

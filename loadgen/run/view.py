@@ -243,7 +243,7 @@ def load_view(
         queued=tick.queued if tick is not None else 0,
         isl=requested.isl if requested is not None else 0,
         osl=requested.osl if requested is not None else 0,
-        in_sessions=record.shown is not None and record.shown.started.in_sessions,
+        in_sessions=_in_sessions(record),
         stage_elapsed_s=t_s - running.started.t_s if running is not None else 0.0,
         stage_progress=_progress(requested, running, t_s) if requested is not None and running is not None else None,
         waits_for=running.waits_for if running is not None else "",
@@ -253,6 +253,14 @@ def load_view(
         manual=manual,
         held_open=held_open,
     )
+
+
+def _in_sessions(record: Record) -> bool:
+    """Whether the load is sessions; before the first stage, by the profile."""
+    if record.shown is not None:
+        return record.shown.started.in_sessions
+    load = record.run.profile.get("load") if record.run is not None else None
+    return bool((load or {}).get("sessions"))
 
 
 def _progress(stage: StageLoad, running: StageRecord, t_s: float) -> float | None:

@@ -7,7 +7,7 @@ import pytest
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.report.text import text_report
-from loadgen.run.operations import Pause, Resume, SetConcurrency, Stop
+from loadgen.run.operations import Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator
 from tests.run.driving import finish, in_turn, run_of
@@ -36,6 +36,8 @@ def measuring(live: int) -> Callable[[Snapshot], bool]:
 async def test_sessions_are_steered_like_streams(engine: Simulator) -> None:
     run = run_of(steered(engine), hold_open=True)
     act = in_turn(
+        (measuring(3), SetShape(10, 5)),
+        (measuring(3), SetRate(2.0)),
         (measuring(3), SetConcurrency(6)),
         (measuring(6), Pause()),
         (lambda snapshot: snapshot.load.paused and snapshot.load.held == 0, Resume()),
@@ -49,6 +51,8 @@ async def test_sessions_are_steered_like_streams(engine: Simulator) -> None:
     assert [stage.sessions.live for stage in played if stage.sessions is not None] == [
         pytest.approx(wanted, abs=0.1) for wanted in (3, 6, 6, 2)
     ]
+    refused = [event.text for event in result.events if event.kind == "error"]
+    assert refused == ["load refused: sessions have lengths and times of their own; change how many are live"] * 2
     found = [stage.sessions for stage in played if stage.sessions is not None]
     ended = sum(one.finished + one.failed + one.over_context + one.cut for one in found)
     # Those that live at the end are cut by the stage without load, which counts nothing.

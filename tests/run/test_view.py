@@ -28,12 +28,13 @@ READY = Milestone("ready", "ready")
 
 
 def test_a_load_of_sessions_is_named_so_until_the_next_stage() -> None:
-    """Also once no worker is left to report sessions."""
+    """Also before the first stage, and once no worker is left to report sessions."""
     record = Record()
     ended = StageEnded(1.0, 0, "the workers died")
-    for line in (STARTED, started(in_sessions=True), ended):
+    at_first = msgspec.structs.replace(STARTED, profile={"load": {"sessions": {"data": "sample"}}})
+    for line in (at_first, started(in_sessions=True), ended):
         record.apply(line)
-    assert load_view(None, record, 2.0, stage=1, stages_planned=1, paused=False, manual=False).in_sessions
+        assert load_view(None, record, 2.0, stage=1, stages_planned=1, paused=False, manual=False).in_sessions
 
 
 async def test_published_figures_next_to_the_running_stage() -> None:

@@ -127,6 +127,8 @@ def _target(stage: StageResult) -> str:
     requested = stage.target
     if requested.rate is not None:
         return f"{significant(requested.rate)} requests per second, {tokens}"
+    if stage.sessions is not None and requested.concurrency:
+        return f"{counted(requested.concurrency, 'session')} live, {tokens} on average"
     return f"{counted(requested.concurrency, 'stream')} held open, {tokens}" if requested.concurrency else "no load"
 
 
