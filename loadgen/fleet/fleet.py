@@ -244,6 +244,12 @@ class Fleet:
         # A worker without a slot would never send its share of the requests.
         return even[: stage.most_streams or len(even)]
 
+    @property
+    def measures(self) -> bool:
+        """Whether a worker has not yet reported the end of its stage, and with it the last that was measured."""
+        last = _last_ticks(self._workers)
+        return any(tick.running is not None and (tick.finished is None or tick.sessions is not None) for tick in last)
+
     def open_window(self, index: int) -> None:
         """Measure the running stage from now on."""
         if index == self._no_load:

@@ -5,8 +5,8 @@ A stage whose load moves has neither load nor latencies in its own row: a row pe
 
 Columns are only ever added at the end, so that scripts may use positions; unknown values are empty cells. Latencies
 are `<name>_<statistic>_ms` for the names of a result and mean, stddev, min, p50, p90, p95, p99, p999, max, or fewer
-for those that not every load has. For `ttft` and `ttft_from_intended`, `<name>_lower_bounds` names the statistics
-that are only lower bounds, and `<name>_censored` counts the streams that still waited. `engine_` columns are the
+for those that not every load has. Of those that have them, `<name>_lower_bounds` names the statistics that are only
+lower bounds, and `<name>_censored` counts the streams, or sessions, whose time was not over. `engine_` columns are the
 engine's own figures, `others_` the part of other clients in them, `gpu_` columns means over the server's GPUs, or
 over all where those are unknown; `met_limits` is `true`, `false`, or empty if there is no limit. Texts that a
 spreadsheet would take for a formula begin with an apostrophe.
@@ -191,6 +191,10 @@ _COLUMNS: dict[str, Source] = {
             f"{latency}_{name}" for latency in OPTIONAL_LATENCIES for name in ("count", "p50_ms", "p90_ms", "p99_ms")
         )
     ),
+    **_bounds("answer_ttft"),
+    **_bounds("ttft_first_turn"),
+    **_bounds("ttft_later_turns"),
+    **_bounds("session_time"),
 }
 
 

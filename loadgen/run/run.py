@@ -292,7 +292,7 @@ class Run:
             self._hardware.start_simulated(url)
         await session.begin_load()
         self._enter("running")
-        while not self._controller.over or self.settings.hold_open or self._writer.record.open_streams:
+        while not self._controller.over or self.settings.hold_open or session.load_lasts:
             await session.turn()
             self._see_stall(session)
             self._enter(self._load_phase())
@@ -352,7 +352,7 @@ class Run:
             return "paused"
         if not self._controller.over:
             return "running"
-        if self._writer.record.open_streams:
+        if self._session.load_lasts:
             return "draining"
         return "holding" if self.settings.hold_open else self._phase
 

@@ -436,6 +436,11 @@ class Session:
             waits_for_worker=self.servers.take_waits_for_worker(),
         )
 
+    @property
+    def load_lasts(self) -> bool:
+        """Whether streams are open, or what a worker measured last has yet to be reported."""
+        return self._writer.record.open_streams > 0 or self.fleet.measures
+
     async def close(self, reason: str | None = None) -> None:
         """End the workers and disconnect from the servers, after the load has ended; with a `reason`, end that first.
 
@@ -449,7 +454,7 @@ class Session:
             self._preparing = None
         # Streams that were cut off are reported in the next ticks.
         for _ in range(_LAST_TICKS):
-            if not self.fleet.size or not self._writer.record.open_streams:
+            if not self.fleet.size or not self.load_lasts:
                 break
             await self._tick()
         with contextlib.suppress(TimeoutError):

@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 
 from loadgen.schema.deltas import StreamRow
 from loadgen.stream.channel import Channel
@@ -27,6 +28,7 @@ from loadgen.worker.sessions import LiveSessions
 from loadgen.worker.stage_run import StageRun
 from loadgen.worker.timing import LoopLag
 from loadgen.workload.prompts import Prompts
+from loadgen.workload.sessions.ceiling import Ceilings
 
 _SLICE = 16
 _PREPARE_S = 5.0  # a stage begins so long after its connections could all be open, even if some are missing
@@ -66,6 +68,8 @@ class Driver:
         self.open: set[Channel] = set()  # channels that carry a stream
         self._most_open = 0  # at the same time, since the last tick
         self.sessions: LiveSessions | None = None  # which live on from stage to stage
+        self._session_serials = count()  # over the whole run, so that no play is sent twice
+        self._ceilings = Ceilings()
         self.stages: dict[int, StageRun] = {}
         self.current: StageRun | None = None
         self._coming: StageRun | None = None  # a closed-loop stage that begins once its first requests can be sent
@@ -106,6 +110,8 @@ class Driver:
             seed=self._settings.seed,
             worker=self._settings.worker,
             kv_tokens=self._settings.kv_tokens,
+            serials=self._session_serials,
+            ceilings=self._ceilings,
         )
 
     def _make_ready(self) -> None:

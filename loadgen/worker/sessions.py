@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import NamedTuple
@@ -46,7 +46,9 @@ class _Live:
     number: int
     trace: int
     play: Play
-    began_ns: int | None  # None if it began inside: its duration is not that of a whole session
+    began_ns: int
+    is_whole: bool  # it did not begin inside
+    timed: bool = False  # it is whole, and its first request was measured in the running stage
     open: int = 0
     settled: bool = False  # a request of it was answered under the present load
     waiting: dict[int, asyncio.TimerHandle | None] = field(default_factory=dict)
@@ -72,8 +74,13 @@ class LiveSessions:
         seed: int,
         worker: int,
         kv_tokens: int | None,
+        serials: Iterator[int],
+        ceilings: Ceilings,
     ) -> None:
-        """`kv_tokens` fit into the KV caches of all servers, which the workers share; None: unknown."""
+        """`kv_tokens` fit into the KV caches of all servers, which the workers share; None: unknown.
+
+        `serials` and `ceilings` go on over the whole run, because the servers' caches do.
+        """
         self.wanted = wanted
         self._worker = worker
         self.due: deque[DueRequest] = deque()
@@ -82,14 +89,14 @@ class LiveSessions:
         self._seed = seed
         self._reader = SessionReader(wanted.data)
         self._writer = SessionWriter(wanted, prompts)
-        self._ceilings = Ceilings(wanted.common_prefix)
+        self._ceilings = ceilings
         self._kv_tokens = kv_tokens
         self._samples = StageSamples(is_open=False)
         self._counts = SessionCounts()
         self._live: dict[int, _Live] = {}  # in the order in which they began
         self._stopped: dict[int, _Live] = {}  # those that only wait for their open requests
         self._rank, self._ranks = 0, 1
-        self._serial = 0
+        self._serials = serials
         self._most = 0  # to be live
         self._area_until_ns = time.monotonic_ns()
 
@@ -121,21 +128,22 @@ class LiveSessions:
 
     def _begin(self, inside: tuple[float, float] | None = None) -> None:
         """Begin the next session: with its first turn, or `inside` the recording, between these shares of it."""
-        number = (self._worker << _SERIAL_BITS) + self._serial
-        over_all = self._serial * self._ranks + self._rank  # so that the workers' number does not decide what is played
+        serial = next(self._serials)
+        number = (self._worker << _SERIAL_BITS) + serial
+        over_all = serial * self._ranks + self._rank  # so that the workers' number does not decide what is played
         trace = record_for(self._seed, 0, over_all, self.wanted.data.sessions)
-        self._serial += 1
         start = None
         if inside is not None:
             start = inside[0] + (inside[1] - inside[0]) * draw(self._seed, 0, over_all, "start")
         salt = number if self.wanted.salt == "play" else trace
         play = Play(self._reader.tree(trace), self.wanted.rules, salt=salt, start=start)
-        session = self._live[number] = _Live(number, trace, play, time.monotonic_ns() if start is None else None)
+        session = self._live[number] = _Live(number, trace, play, time.monotonic_ns(), start is None)
         self._counts.begun += 1
         self._counts.begun_inside += start is not None
         self._go_on(session, play.begin())
 
     def _stop(self, session: _Live) -> None:
+        self._censor(session)
         session.play.end("stopped")
         self._counts.cut += 1
         self._stopped[session.number] = session
@@ -182,7 +190,7 @@ class LiveSessions:
         self._counts.finished += ended == "finished"
         self._counts.over_context += ended == "context"
         self._counts.failed += ended == "failed"
-        if ended == "finished" and session.began_ns is not None and self._samples.is_open:
+        if ended == "finished" and session.timed:
             self._samples.session_time_ns.append(time.monotonic_ns() - session.began_ns)
         # Not at once: a session may end before its first request.
         self._loop.call_later(0.0 if session.sent else _EMPTY_S, self._begin_next)
@@ -202,6 +210,7 @@ class LiveSessions:
         session = self._live[taken.session]
         del session.waiting[taken.request]
         session.open += 1
+        session.timed |= not session.sent and session.is_whole and self._samples.is_open
         session.sent += 1
         session.latest = taken.request
         if taken.primes:
@@ -210,7 +219,7 @@ class LiveSessions:
         if self.keeps_answers:
             return taken, None
         tree = session.play.tree
-        hits = self._ceilings.sent(session.play, taken.request)
+        hits = self._ceilings.sent(session.play, taken.request, self.wanted.common_prefix)
         of_pool = 0 if self._kv_tokens is None else hits.within(self._kv_tokens // self._ranks)
         return taken, Ceiling(tree.requests[taken.request].isl, hits.infinite, of_pool)
 
@@ -272,18 +281,20 @@ class LiveSessions:
 
     def end_stage(self) -> None:
         """Note for how long the sessions have lived that outlive a stage, before its samples are closed."""
-        now_ns = time.monotonic_ns()
         for session in self._live.values():
-            if session.began_ns is not None:
-                self._samples.session_time_censored_ns.append(now_ns - session.began_ns)
+            self._censor(session)
 
-    def drain(self, window_start_ns: int | None) -> SessionCounts:
-        """What happened since the last call; integrated from the start of the window, None if it is not open."""
-        now_ns, since_ns = time.monotonic_ns(), self._area_until_ns
-        self._area_until_ns = now_ns
+    def _censor(self, session: _Live) -> None:
+        if session.timed:
+            self._samples.session_time_censored_ns.append(time.monotonic_ns() - session.began_ns)
+        session.timed = False
+
+    def drain(self, window_start_ns: int | None, until_ns: int) -> SessionCounts:
+        """What happened since the last call; integrated over the window up to `until_ns`, None if it is not open."""
+        since_ns, self._area_until_ns = self._area_until_ns, until_ns
         counts, self._counts = self._counts, SessionCounts()
         if window_start_ns is not None:
-            span_ms = (now_ns - max(since_ns, window_start_ns)) // 1_000_000
+            span_ms = max(0, until_ns - max(since_ns, window_start_ns)) // 1_000_000
             counts.live_ms = span_ms * len(self._live)
             counts.context_ms = span_ms * sum(session.play.context_tokens for session in self._live.values())
         return counts

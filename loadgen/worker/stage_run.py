@@ -315,7 +315,7 @@ class StageRun:
         until_ns = self._last_end_ns if self.finished else time.monotonic_ns()
         sessions = None
         if self.sessions is not None and not self._ended:
-            sessions = self.sessions.drain(self.window.opened_ns)
+            sessions = self.sessions.drain(self.window.opened_ns, until_ns)
         drained = self.samples.drain(send_due)
         return msgspec.structs.replace(drained, bins=bins, sessions=sessions, **self.window.take(until_ns))
 

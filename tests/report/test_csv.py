@@ -43,6 +43,11 @@ LAST += [
     for latency in ("answer_ttft", "ttft_first_turn", "ttft_later_turns", "e2e_per_token", "session_time")
     for statistic in ("count", "p50_ms", "p90_ms", "p99_ms")
 ]
+LAST += [
+    f"{latency}_{part}"
+    for latency in ("answer_ttft", "ttft_first_turn", "ttft_later_turns", "session_time")
+    for part in ("censored", "lower_bounds")
+]
 
 
 def rows(*results: Result) -> list[dict[str, str]]:

@@ -17,6 +17,8 @@ from loadgen.stream.transport import Sockets
 from loadgen.worker import driver as driver_module
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import BeginStage, Configure, Vocabulary, prompts_of
+from loadgen.workload.sessions.data import SessionData, Sessions
+from loadgen.workload.sessions.play import PlayRules
 from loadgen.workload.work import Work
 from tests.server.fakes import eventually
 
@@ -292,3 +294,23 @@ async def test_conversations_that_lose_the_server_keep_nothing() -> None:
         assert run.samples.retried == 1
         assert run._requests._written == {}
         assert not run.prepare_one(0)
+
+
+async def test_sessions_after_a_stage_without_load_are_others() -> None:
+    """The server's cache may still have the earlier ones."""
+    sessions = Sessions(SessionData(form="generated", sessions=50, seed=2, scale=0.001), PlayRules(max_gap_s=0.0))
+    stage = Stage(concurrency=2, rate=None, isl=8, osl=4, work=Work(sessions=sessions))
+
+    def numbers(driver: Driver) -> set[int]:
+        live = driver.sessions
+        return set() if live is None else {row.session for row in live.now().rows}
+
+    async with serving() as listener:
+        configured = settings(listener)
+        async with driven(configured, stage) as driver:
+            await eventually(lambda: len(numbers(driver)) == 2)
+            before = numbers(driver)
+            driver.end_load(abort=False, ends_sessions=True)
+            driver.begin_stage(command(configured, stage, index=1))
+            await eventually(lambda: len(numbers(driver)) == 2)
+            assert min(numbers(driver)) > max(before)

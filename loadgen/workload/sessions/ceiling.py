@@ -43,18 +43,17 @@ class PossibleHits(NamedTuple):
 class Ceilings:
     """The prefix cache of one server, as the prompts that were sent would have filled it."""
 
-    def __init__(self, common_prefix: int = 0) -> None:
-        """`common_prefix` is the number of tokens with which the prompts of all sessions begin."""
-        self._common_prefix = common_prefix
+    def __init__(self) -> None:
         self._left = array("q")  # tokens of each prompt sent that no later one has taken over
         # Of each part of a session: (end, prompt) for the prompts that took over its tokens, in order.
         self._holders: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
-    def sent(self, play: Play, index: int) -> PossibleHits:
+    def sent(self, play: Play, index: int, common_prefix: int = 0) -> PossibleHits:
+        """Send a request; the prompts of all sessions begin with the same `common_prefix` tokens."""
         this, hits, before = len(self._left), PossibleHits([]), 0
         taken: dict[int, int] = {}
         unbroken = True
-        for part, tokens in play.tree.context(index, self._common_prefix):
+        for part, tokens in play.tree.context(index, common_prefix):
             key = (COMMON if part == COMMON else play.salt, part)
             holders = self._holders.get(key, [])
             covered = 0

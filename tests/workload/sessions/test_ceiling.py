@@ -75,7 +75,7 @@ def test_the_turns_of_the_published_example_hit_ten_of_its_nineteen_blocks() -> 
 
 
 def test_plays_of_one_session_share_only_the_common_prefix() -> None:
-    tree, ceilings = tree_of("aaab", "aaabb"), Ceilings(common_prefix=3)
+    tree, ceilings = tree_of("aaab", "aaabb"), Ceilings()
     first, second = (Play(tree, PlayRules(), salt=salt) for salt in (1, 2))
     sent = [(first, 0), (second, 0), (second, 1), (first, 1)]
-    assert [ceilings.sent(play, index).infinite for play, index in sent] == [0, 3, 4, 4]
+    assert [ceilings.sent(play, index, 3).infinite for play, index in sent] == [0, 3, 4, 4]
