@@ -180,7 +180,7 @@ def _found(points: list[Point], plan: PlanSettings, done: Sequence[Measured]) ->
     problem = _problem(points, knee, plan)
     return SearchResult(
         kind="knee",
-        by="concurrency",
+        by=done[-1].by if done else "concurrency",
         found=knee.at if knee is not None and plan.least <= knee.at <= plan.most else None,
         low=knee.low if knee is not None else None,
         high=knee.high if knee is not None and math.isfinite(knee.high) else None,

@@ -130,29 +130,30 @@ def _found(points: dict[float, Measured], plan: PlanSettings, kept: Sequence[Mea
     met, missed = _bounds(points)
     low, high = _sure_bounds(points)
     resolved = met is not None and missed is not None and _near_enough(low, high, met, plan)
+    by = kept[-1].by if kept else plan.by
     return SearchResult(
         kind="slo",
-        by=plan.by,
+        by=by,
         found=met,
         low=low,
         high=high,
         resolved=resolved,
-        why=_why(points, plan, resolved=resolved),
+        why=_why(points, plan, by, resolved=resolved),
         probes=len(kept),
         points=tuple(point.point for point in kept),
     )
 
 
-def _why(points: dict[float, Measured], plan: PlanSettings, *, resolved: bool) -> str:
+def _why(points: dict[float, Measured], plan: PlanSettings, by: str, *, resolved: bool) -> str:
     met, missed = _bounds(points)
     if met is None:
-        return f"{plan.by} {missed:g}, the lowest tried, misses the limits" if missed else "nothing measured"
+        return f"{by} {missed:g}, the lowest tried, misses the limits" if missed else "nothing measured"
     if missed is None:
-        return f"{plan.by} {met:g} still meets the limits; to search higher, raise plan.most ({plan.most:g})"
-    words = f"{plan.by} {met:g} meets the limits, {missed:g} does not"
+        return f"{by} {met:g} still meets the limits; to search higher, raise plan.most ({plan.most:g})"
+    words = f"{by} {met:g} meets the limits, {missed:g} does not"
     low, high = _sure_bounds(points)
     if resolved:
         return words if (low, high) == (met, missed) else f"{words}; {low:g} surely does, {high:g} surely does not"
     unsure = [points[load] for load in (met, missed) if points[load].verdict == "unresolved"]
-    needs = next((f" at {plan.by} {one.stage.load:g} {one.needs}" for one in unsure if one.needs), "")
+    needs = next((f" at {by} {one.stage.load:g} {one.needs}" for one in unsure if one.needs), "")
     return f"{words}; not with 95 % confidence{':' if needs else ''}{needs}"

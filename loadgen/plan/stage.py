@@ -104,6 +104,13 @@ class Measured(msgspec.Struct, frozen=True):
         """The part that a search's result keeps."""
         return SearchPoint(self.stage.load, self.held, self.output_tokens_per_s, self.error_percent, self.verdict)
 
+    @property
+    def by(self) -> Literal["concurrency", "rate", "sessions"]:
+        """What its load counts."""
+        if self.stage.rate is not None:
+            return "rate"
+        return "concurrency" if self.stage.work.sessions is None else "sessions"
+
     def on_tier(self, number: int, limits: Limits) -> Measured:
         """As a search for a tier sees it; a probe of another tier ended when that one was sure."""
         met, verdict = self.tiers[number] if number < len(self.tiers) else (self.met, self.verdict)

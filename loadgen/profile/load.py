@@ -158,6 +158,8 @@ class Headers(ProfileTable):
         twice = next((name for name in lowered if lowered.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"headers: {twice} is given twice")
+        if "authorization" in (name.lower() for name in (self.session, self.parent, self.root, self.echo) if name):
+            raise ValueError("headers: Authorization is for a key, in headers.static or server.api_key_env")
         return self
 
 

@@ -390,7 +390,7 @@ def search(result: Result) -> Section:
         words = interrupted_search(result).strip()
         return Section("Search", notes=[Note("", words)] if words else [])
     resolved = "" if found.resolved else "UNRESOLVED: "
-    result_of_it = Note(found.kind, f"{resolved}{found.words}, {found.probes} probes; {found.why}")
+    result_of_it = Note(found.kind, f"{resolved}{found.words}, {counted(found.probes, 'probe')}; {found.why}")
     points = [point for point in found.points if found.kind == "knee" and point.held is not None]
     return Section("Search", [Table(_KNEE_CURVE, sorted(points, key=attrgetter("load")))], [result_of_it])
 

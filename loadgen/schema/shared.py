@@ -38,7 +38,7 @@ class SearchResult(msgspec.Struct, frozen=True):
     """The outcome of a search."""
 
     kind: SearchName
-    by: Literal["concurrency", "rate"]
+    by: Literal["concurrency", "rate", "sessions"]
     found: float | None
     """`slo`: the highest load that met the limits; `knee`: the load with the most power, throughput over latency."""
     low: float | None
@@ -56,7 +56,7 @@ class SearchResult(msgspec.Struct, frozen=True):
         if self.found is None:
             return "nothing"
         bounds = "" if self.low is None or self.high is None else f" ({self.low:g} to {self.high:g})"
-        return f"{self.by} {self.found:g}{bounds}"
+        return f"{self.found:g} sessions{bounds}" if self.by == "sessions" else f"{self.by} {self.found:g}{bounds}"
 
 
 class Milestone(msgspec.Struct, frozen=True):

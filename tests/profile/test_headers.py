@@ -19,6 +19,7 @@ def headers(**table: object) -> dict[str, object]:
         ({"static": {"Host": "a"}}, "is set by vramp"),
         ({"static": {"X-A": "a\r\nX-B: b"}}, "printable ASCII"),
         ({"static": {"x-session-id": "a"}, "session": "X-Session-ID"}, "x-session-id is given twice"),
+        ({"session": "Authorization"}, "is for a key"),
     ],
 )
 def test_headers_that_cannot_be_sent_are_refused(table: dict[str, object], why: str) -> None:

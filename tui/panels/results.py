@@ -68,7 +68,7 @@ def _search(found: SearchResult) -> Word:
     name = SEARCHES[found.kind].label
     if found.found is None or not found.resolved:
         return (f"{name}: not resolved: {fmt.plain(found.why)}", "warn")
-    return (f"{name}: {found.words}, by {found.probes} probes", "good")
+    return (f"{name}: {found.words}, by {fmt.counted(found.probes, 'probe')}", "good")
 
 
 def _files(frame: Frame, width: int) -> Rows:

@@ -388,7 +388,7 @@ class ServerClient:
             return f"{where}: no answer to the connection within {_CONNECT_S:g} s; is a firewall in between?"
         if isinstance(error, httpx.ConnectError):
             return f"{where}: nothing listens there; start the server, or check host and port"
-        why = error or type(error).__name__
+        why = str(error) or type(error).__name__
         return f"{where}{path}: the connection broke off ({why}); is it an HTTP server without TLS?"
 
 

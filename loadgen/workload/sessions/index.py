@@ -63,7 +63,9 @@ def index_sessions(
     if name in (SAMPLE, GENERATED):
         return _generated(name, _SAMPLE_SEED if name == SAMPLE else seed, scale, max_context)
     if scale != 1:
-        raise ProfileError(f"load.sessions.scale: is for generated sessions, not for those of {name}")
+        raise ProfileError(
+            f"load.sessions.scale: is for generated sessions, not for those of {name}; --unset load.sessions.scale"
+        )
     path = path_of(KEY, name)
     with file_errors(KEY, path):
         files = sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES) if path.is_dir() else [path]
