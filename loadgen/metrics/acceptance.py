@@ -39,8 +39,9 @@ from typing import NamedTuple
 import numpy as np
 
 from loadgen.metrics.batch_means import ratio_variance
-from loadgen.metrics.difference import chance_of_misses, student_t, student_within
+from loadgen.metrics.difference import chance_of_misses, streams_needed, student_t, student_within
 from loadgen.metrics.trend import evidence_of_rise
+from loadgen.profile.values import limit_of
 from loadgen.schema.certificate import Outcome, Spread
 
 FALSE_FAIL = 0.01  # of a certificate for a box exactly as good as demanded
@@ -50,6 +51,7 @@ MIN_TREND_VALUES = 12
 MAX_STARTS_NAMED = 30  # nobody starts a server more often to learn that it lies on the bound
 RESOLUTION = 0.001
 """Starts are never assumed to differ by less, as a share of the figure: histograms have three digits."""
+_MAX_SHOWN_PERCENT = 99.9  # of a goodput: no number of requests shows that all are good
 _EVIDENTLY_MORE = 2.0  # times the known spread
 OWN_STARTS = "the starts of this box"
 
@@ -166,6 +168,18 @@ def starts_needed(values: Sequence[float], edge: float, spread: Spread, *, level
         if half < abs(mean - edge):
             return count - started
     return None
+
+
+def requests_needed(figure: str, edge: float) -> int:
+    """How many requests of a start can show a percentile or a goodput: as many as a search needs without a miss.
+
+    With fewer, a fault in more of the requests than it may hit is too often in none of those that were sent.
+    """
+    if figure == "goodput_percent":
+        share = min(edge, _MAX_SHOWN_PERCENT) / 100
+    else:
+        share = (limit_of(figure.removesuffix("_ms"))[1] or 0.0) / 100 if figure.endswith("_ms") else 0.0
+    return max(1, math.ceil(streams_needed(share)))
 
 
 def of_shares(good: Sequence[int], trials: Sequence[int], edge: float) -> Trial:

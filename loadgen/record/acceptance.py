@@ -32,16 +32,16 @@ from loadgen.metrics.acceptance import (
     outcome_of,
     over_starts,
     rate_at_most,
+    requests_needed,
     spread_of,
     starts_needed,
     trials_needed,
 )
-from loadgen.metrics.difference import streams_needed
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stall import STALLED
 from loadgen.metrics.trend import means
 from loadgen.profile.values import limit_of
-from loadgen.record.demands import LIKE_FIGURES, demand_of
+from loadgen.record.demands import LIKE_FIGURES, demand_of, edge_of
 from loadgen.record.figures import load_of
 from loadgen.record.start import differences
 from loadgen.schema.bounds import Columns
@@ -72,7 +72,6 @@ from loadgen.schema.result import Result, StageResult
 from loadgen.schema.start import ServerStart
 
 _SKIPPED = 4
-_MAX_SHOWN_PERCENT = 99.9  # of a goodput: no number of requests shows that all are good
 _MIN_TREND_SHARE = 0.9  # of as long again: the first values of a run come late
 _NOT_YET = "not measured yet"
 _NOT_OVER = "its phase is not over yet"
@@ -362,12 +361,6 @@ def _possible(demand: Demand) -> tuple[float, float]:
     return 0.0, 100.0 if demand.unit == "%" else math.inf
 
 
-def edge_of(demand: Demand) -> float:
-    """The bound with its margin: the last good value."""
-    assert isinstance(demand.bound, int | float)
-    return demand.bound + demand.margin if demand.direction == "at_most" else demand.bound - demand.margin
-
-
 def _sentence(demand: Demand, outcome: Outcome, ends: tuple[float, float], confidences: tuple[float, float]) -> str:
     """The interval, each end with its confidence, and where it lies."""
     edge, is_upper = f"{significant(edge_of(demand))} {demand.unit}".strip(), demand.direction == "at_most"
@@ -453,7 +446,7 @@ def _lack(demand: Demand, stage: StageResult) -> tuple[str, str]:
     if count >= needed:
         return "", ""
     why = f"too few requests: {count:,}, and {demand.figure} takes {needed:,}"
-    return why, f"{needed:,} requests or more at this load in each start"
+    return why, f"{counted(needed - count, 'more request')} at this load in each start"
 
 
 _NOTHING = "nothing was measured", ""
@@ -462,18 +455,6 @@ _MISSING = {
     "goodput_percent": ("no limit of a stream", "a limit of a stream in [slo], such as ttft or tpot"),
 }
 """Why a start has no such figure, and what gives it one."""
-
-
-def requests_needed(figure: str, edge: float) -> int:
-    """How many requests of a start can show a percentile or a goodput: as many as a search needs without a miss.
-
-    With fewer, a fault in more of the requests than it may hit is too often in none of those that were sent.
-    """
-    if figure == "goodput_percent":
-        share = min(edge, _MAX_SHOWN_PERCENT) / 100
-    else:
-        share = (limit_of(figure.removesuffix("_ms"))[1] or 0.0) / 100 if figure.endswith("_ms") else 0.0
-    return max(1, math.ceil(streams_needed(share)))
 
 
 def requests_behind(stage: StageResult, figure: str) -> int:

@@ -14,7 +14,7 @@ import msgspec
 
 from loadgen.criteria import PHASES, Direction, PhaseName, figure_kind
 from loadgen.errors import ProfileError
-from loadgen.metrics.acceptance import FALSE_FAIL, MIN_STARTS, RESOLUTION, prediction_limit
+from loadgen.metrics.acceptance import FALSE_FAIL, MIN_STARTS, RESOLUTION, prediction_limit, requests_needed
 from loadgen.profile.accept import Accept, AcceptCriterion
 from loadgen.profile.schema import Profile
 from loadgen.profile.values import per_stream_limits_ms, stage_limits_ms
@@ -58,21 +58,28 @@ class OtherBoxes(msgspec.Struct, frozen=True):
 
 
 def criteria_of(
-    profile: Profile, loads: Sequence[LoadShape], like: OtherBoxes | None = None
+    profile: Profile, loads: Sequence[LoadShape], like: OtherBoxes | None = None, *, sent: Mapping[str, int]
 ) -> tuple[tuple[Demand, ...], tuple[str, ...]]:
     """All criteria of the phases that are asked for, and what is not tested; raises `ProfileError`.
 
-    `loads` are those under which the performance phase measures.
+    `loads` are those under which the performance phase measures, and `sent` how many requests a start has at each whose
+    number is fixed: a published figure that takes more is not tested, any other is refused.
     """
     accept = profile.accept or Accept()
     steady = [
         demand_of(f"{figure}_rise_percent", "at_most", percent, "steady under a steady load")
         for figure, percent in _STEADY.items()
     ]
-    automatic = [*_never(profile), *steady, *_limits(profile, loads), *_published(profile, loads, accept)]
+    published = list(_published(profile, loads, accept))
+    few = {_key(demand): why for demand in published if (why := _too_few(demand, sent))}
+    shown = [demand for demand in published if _key(demand) not in few]
+    automatic = [*_never(profile), *steady, *_limits(profile, loads), *shown]
     own = _own(accept, loads)
     of_boxes = list(_like(like)) if like is not None else []
-    found = [*(demand for demand in automatic if _key(demand) not in own), *own.values(), *of_boxes]
+    demanded = [*(demand for demand in automatic if _key(demand) not in own), *own.values()]
+    for why in filter(None, (_too_few(demand, sent) for demand in demanded if demand.phase in accept.phases)):
+        raise ProfileError(f"{profile.name}: accept: {why}: give that load more requests, or a duration")
+    found = [*demanded, *of_boxes]
     known = like.values if like is not None else {}
     spreads = {key: _spread(values, len(values)) for key, values in known.items()}
     kept = [_with_spread(demand, accept, spreads) for demand in found if demand.phase in accept.phases]
@@ -84,7 +91,16 @@ def criteria_of(
         )
     order = list(PHASES)
     kept.sort(key=lambda demand: order.index(demand.phase))
-    return tuple(kept), tuple(_not_tested(accept, kept))
+    untested = [why for key, why in few.items() if "performance" in accept.phases and key not in own]
+    return tuple(kept), (*_not_tested(accept, kept), *untested)
+
+
+def _too_few(demand: Demand, sent: Mapping[str, int]) -> str:
+    """Why a fixed number of requests cannot show a figure; empty if it can, or is not fixed."""
+    if demand.rule != "mean" or demand.load not in sent:
+        return ""
+    count, needed = sent[demand.load], requests_needed(demand.figure, edge_of(demand))
+    return f"{demand.figure} at {demand.load}: of {count:,} requests, and takes {needed:,}" if count < needed else ""
 
 
 def _key(demand: Demand) -> tuple[str, str, str]:
@@ -116,6 +132,12 @@ def demand_of(
         margin=0.0 if isinstance(bound, str) or bound is None else abs(bound) * share,
         source=source,
     )
+
+
+def edge_of(demand: Demand) -> float:
+    """The bound with its margin: the last good value."""
+    assert isinstance(demand.bound, int | float)
+    return demand.bound + demand.margin if demand.direction == "at_most" else demand.bound - demand.margin
 
 
 def _never(profile: Profile) -> Iterator[Demand]:

@@ -16,7 +16,8 @@ from loadgen.errors import reported_as
 from loadgen.format import exact, significant
 from loadgen.masking import masked
 from loadgen.places import write_named
-from loadgen.record.acceptance import edge_of, title
+from loadgen.record.acceptance import title
+from loadgen.record.demands import edge_of
 from loadgen.report.document import Section, Table
 from loadgen.report.junit import Case, Suite
 from loadgen.report.notes import Note

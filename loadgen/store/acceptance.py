@@ -245,7 +245,7 @@ def demands_of(
             f"{profile.name}: plan: an acceptance measures at constant loads, not by a search or a ramp: give "
             "load.concurrency or [[stages]]"
         )
-    loads = [
+    loads = {
         LoadShape(
             stage.concurrency,
             stage.rate,
@@ -254,12 +254,13 @@ def demands_of(
             stage.osl,
             pass_number=stage.pass_number,
             in_sessions=stage.work.sessions is not None,
-        )
+        ): stage.requests
         for stage in stages_of(profile)
         if not stage.no_load
-    ]
+    }
+    sent = {load.words: requests for load, requests in loads.items() if requests is not None}
     boxes = _other_boxes(profile, like, box) if like else None
-    demands, not_tested = criteria_of(profile, loads, boxes)
+    demands, not_tested = criteria_of(profile, list(loads), boxes, sent=sent)
     return demands, not_tested, boxes.names if boxes is not None else ()
 
 

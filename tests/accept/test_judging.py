@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from loadgen.criteria import EXACT_MATCH, PHASES
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.acceptance import FALSE_PASS
+from loadgen.metrics.acceptance import FALSE_PASS, requests_needed
 from loadgen.metrics.difference import chance_of_misses
-from loadgen.record.acceptance import certificate_from, evidence_of, requests_needed
+from loadgen.profile.schema import Reference, ReferencePoint
+from loadgen.record.acceptance import certificate_from, evidence_of
 from loadgen.schema.certificate import AcceptLine, AcceptResumed, FactFound, Judged, PhaseEnded, ProbesRun, RunMade
 from loadgen.schema.probe import ProbeFigure, ProbeResult
 from loadgen.schema.result import Result
@@ -121,7 +122,7 @@ def test_a_percentile_of_few_requests_is_no_start() -> None:
         None,
         "0 of 3 starts count: too few requests in 3",
     )
-    assert none.needs == "381 requests or more at this load in each start; more starts alone do not help"
+    assert none.needs == "365 more requests at this load in each start; more starts alone do not help"
 
 
 def brief(seconds: float = 1.0) -> Result:
@@ -149,6 +150,19 @@ def test_a_fault_in_two_percent_of_the_requests_does_not_pass_a_p99() -> None:
     beyond = needed - math.ceil(0.99 * needed) + 1  # so many slow ones show in a nearest-rank p99
     missed = 1 - chance_of_misses(beyond, needed, 0.02)
     assert missed**2 < FALSE_PASS / 2
+
+
+def test_a_load_of_too_few_requests_is_known_before_it_begins() -> None:
+    parts = profile(slo={})
+    load = parts.load.model_copy(update={"requests": 100, "duration": None})
+    figures: Any = {"ttft_p99_ms": 100.0, "ttft_p50_ms": 50.0}
+    reference = Reference(source="a paper", points=[ReferencePoint(concurrency=16, figures=figures)])
+    published = parts.model_copy(update={"load": load, "reference": reference})
+    demands, not_tested, _ = demands_of(published)
+    assert [one.figure for one in demands if one.rule == "mean"] == ["ttft_p50_ms"]
+    assert f"ttft_p99_ms at {LOAD}: of 100 requests, and takes 381" in not_tested
+    with pytest.raises(ProfileError, match="of 100 requests, and takes 381: give that load more requests"):
+        demands_of(profile().model_copy(update={"load": load}))
 
 
 @pytest.mark.parametrize("figure", ["tokens_per_joule", "goodput_percent"])
