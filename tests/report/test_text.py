@@ -23,6 +23,7 @@ from loadgen.schema.result import (
     Throughput,
     Tokens,
 )
+from loadgen.schema.shared import SearchResult
 
 
 def summary_of(*values_ms: float) -> Histogram:
@@ -149,6 +150,12 @@ def test_caches_computed_by_several_workers_are_estimates() -> None:
         client = msgspec.structs.replace(result().client, workers=workers)
         text = text_report(msgspec.structs.replace(result(played), client=client))
         assert (words in text) == (workers == 2)
+
+
+def test_a_search_over_sessions_says_so() -> None:
+    found = SearchResult("knee", "sessions", 8.0, 6.0, 10.0, resolved=True, why="there", probes=1)
+    text = text_report(msgspec.structs.replace(result(stage_of_sessions()), search=found))
+    assert "8 sessions (6 to 10), 1 probe; there" in text
 
 
 def test_six_stages_fit_on_two_screens() -> None:
