@@ -50,6 +50,7 @@ class Figure(msgspec.Struct, frozen=True):
     title: str
     unit: str
     lower_is_better: bool
+    no_interval: str = "too short to tell"  # why an interval is missing
 
 
 class LoadShape(msgspec.Struct, frozen=True):
@@ -91,8 +92,8 @@ def _all_figures() -> Iterator[Figure]:
             yield Figure(f"{metric}_{statistic}", f"{metric.upper()} {statistic}", "ms", lower_is_better=True)
     yield Figure("goodput", "good streams", "%", lower_is_better=False)
     yield Figure("j_per_token", "J per output token", "J", lower_is_better=True)
-    yield Figure("hits", "prefix hits", "%", lower_is_better=False)
-    yield Figure("interactivity", "interactivity of sessions", "tok/s", lower_is_better=False)
+    yield Figure("hits", "prefix hits", "%", lower_is_better=False, no_interval="not estimated")
+    yield Figure("interactivity", "session tok/s", "tok/s", lower_is_better=False, no_interval="not estimated")
 
 
 FIGURES = {figure.name: figure for figure in _all_figures()}  # by name, in the order of the tables

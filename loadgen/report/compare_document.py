@@ -107,7 +107,7 @@ def _closing_lines(comparison: RunComparison) -> list[str]:
     ]
 
 
-def _difference_words(one: Compared, unknown: str = "too short to tell") -> tuple[str, str, str]:
+def _difference_words(one: Compared, unknown: str = "") -> tuple[str, str, str]:
     """The difference, its interval (or why that is `unknown`), and the word; an unknown end is open."""
     found = one.difference
     if found is None or (one.a_at_least and one.b_at_least):
@@ -117,7 +117,7 @@ def _difference_words(one: Compared, unknown: str = "too short to tell") -> tupl
         return f"{sign}{found.absolute:+.2f}", "", found.word
     percent = f"{sign}{signed_percent(found.percent)}"
     if found.low_percent is None and found.high_percent is None:
-        return percent, unknown, found.word
+        return percent, unknown or FIGURES[one.figure].no_interval, found.word
     interval = f"{_end(found.low_percent)} to {_end(found.high_percent)}"
     return percent, interval, found.word
 
@@ -145,7 +145,7 @@ def _settings(most: int | None) -> list[Column[Setting]]:
 
 def _figure_columns(comparison: RunComparison) -> list[Column[Compared]]:
     confidence = comparison.confidence
-    unknown = "not in its file" if comparison.definitions else "too short to tell"
+    unknown = "not in its file" if comparison.definitions else ""
     return [
         Column("", lambda one: _title(one.figure), words=True, width=22),
         Column("A", lambda one: _value(one.a, at_least=one.a_at_least), width=12),

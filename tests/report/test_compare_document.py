@@ -5,7 +5,9 @@ import pytest
 
 from loadgen.report.compare import RunComparison, compare_runs
 from loadgen.report.compare_document import compare_json, compare_markdown, compare_text
+from loadgen.schema.result import Hits
 from tests.metrics.served import run_of, served
+from tests.report.test_text import result, stage_of_sessions
 
 A = run_of(served(1, concurrency=8), served(2, index=1, concurrency=16), served(3, index=2, concurrency=4))
 B = run_of(
@@ -76,3 +78,13 @@ def test_long_settings_are_cut_in_text_alone() -> None:
     compared = compare_runs(("A", A), ("B", other))
     assert max(len(line) for line in compare_text(compared).splitlines()) <= 120
     assert long in compare_markdown(compared)
+
+
+def test_a_figure_without_an_interval_has_no_word() -> None:
+    a, b = (
+        result(msgspec.structs.replace(stage_of_sessions(), hits=Hits(measured, None, None, None, None)))
+        for measured in (0.5, 0.9)
+    )
+    text = compare_text(compare_runs(("A", a), ("B", b)))
+    line = next(line for line in text.splitlines() if line.startswith("prefix hits (%)"))
+    assert line.split() == "prefix hits (%) 50.00 90.00 +80.0 % not estimated no evidence".split()

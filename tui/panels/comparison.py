@@ -138,7 +138,7 @@ def _long(one: Compared) -> Row:
         return (*row, (f"{fmt.UNKNOWN:>12}", "dim"))
     bounded = found.low_percent is not None or found.high_percent is not None
     low, high = ("?" if end is None else f"{end:+.1f}" for end in (found.low_percent, found.high_percent))
-    interval = f"{low} to {high}" if bounded else "too short to tell"
+    interval = f"{low} to {high}" if bounded else figure.no_interval
     return (
         *row,
         (f"{f'{_bound(one)}{found.percent:+.1f}%':>12}", "strong"),
