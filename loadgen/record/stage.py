@@ -367,7 +367,7 @@ class StageRecord:
             read_lag_p99_ms=client.read_lag.percentile_ms(99),
             reads=client.counters["reads"],
             coalesced_share=client.coalesced_share if caused_bursts else None,
-            ttfts=sum(self.histogram(name).count for name in FIRST_TOKENS),
+            ttfts=sum(self.histogram(name).count for name in FIRST_TOKENS if name != "priming_ttft"),
             unsure_ttfts=client.counters["unsure_ttfts"] + client.counters["coalesced_ttfts"] * caused_bursts,
             resent_requests=client.counters["resent_requests"],
             held_mean=self.held_mean if self._should_hold_all else None,

@@ -272,6 +272,7 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     e2e_ms: float | None
     model: str | None = None
     first_wave: bool = False  # one of those that filled the closed loop at once: its times are kept apart
+    priming: bool = False  # for one token, to bring the context of a session into the cache: in no figure of the load
 
 
 def pack_counters(indices: NDArray[np.int64], counts: NDArray[np.int64]) -> bytes:

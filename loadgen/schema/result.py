@@ -249,10 +249,10 @@ class Tokens(msgspec.Struct, frozen=True):
     For a stage bounded by requests: the tokens of its completed streams.
     """
 
-    input: int | None  # over `input_requests`; null if the server reports no prompt tokens
+    input: int | None  # null if the server reports no prompt tokens
     output: int
     source: Literal["usage", "events"]
-    input_per_request: float | None = None  # mean over `input_requests`
+    input_per_request: float | None = None  # mean over `input_requests`, which need not be those of `input`
     output_per_request: float | None = None  # mean over completed streams
     input_requests: int | None = None  # completed streams whose prompt tokens are known
     hidden: int = 0  # tokens of completed streams that the server generated, but did not stream

@@ -107,7 +107,7 @@ class Channel:
             self._note_lag(stream)
             if time.time_ns() - now_ns > _UNSURE_NS:
                 # Another process had the core meanwhile: the bytes may have gone before or after that.
-                self._client.unsure_ttfts += 1
+                self._client.unsure_ttfts += not stream.primes
         stream.wire = b""
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Channel:
             self._note_lag(stream)
 
     def _note_lag(self, stream: Stream) -> None:
-        if not stream.retried:  # the server had it once
+        if not (stream.retried or stream.primes):  # the server had it once; or it is not of the load
             self._client.send_lag_ns.append(stream.sent_ns - stream.due_ns)
 
     def feed(self, data: bytes, stamp_ns: int) -> None:

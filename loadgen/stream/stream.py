@@ -434,6 +434,7 @@ class Stream:
             tpot_ms=round(self.tpot_ns / 1e6, 6) if complete and self.tpot_ns is not None else None,
             e2e_ms=self.e2e_ns / 1e6 if complete else None,
             model=self.model,
+            priming=self.primes,
         )
 
 

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from loadgen.metrics.histogram import Histogram
 from loadgen.record.record import Record
 from loadgen.record.sessions import session_verdicts
 from loadgen.schema.deltas import ClientDelta, SessionCounts, StageDelta
@@ -62,3 +63,13 @@ def test_contexts_beyond_the_cache_are_a_verdict() -> None:
 )
 def test_otherwise_there_is_none(facts: dict[str, int | None]) -> None:
     assert found(**facts) == []  # type: ignore[arg-type]  # each fact has its type
+
+
+def test_what_the_client_delayed_is_a_share_of_requests_without_those_that_prime() -> None:
+    record, times = Record(), Histogram()
+    record.apply(STARTED)
+    record.apply(StageStarted(t_s=0.0, index=0, concurrency=4, rate=None, isl=16, osl=16, in_sessions=True))
+    times.record_ns([5_000_000] * 100)
+    delta = StageDelta(latency={"ttft": times.encode(), "priming_ttft": times.encode()})
+    record.apply(Ticked(t_s=10.0, span_s=10.0, stages={0: delta}, client=ClientDelta(unsure_ttfts=9), held=0))
+    assert record.stages[0].limit() == "9 of 100 TTFTs may be too long because of the client"

@@ -42,8 +42,8 @@ class Wire:
     def _unanswered(self, _: Channel, stream: Stream) -> None:
         self.unanswered.append(stream)
 
-    def begin(self) -> None:
-        self.stream = Stream(stage=0, samples=self.samples, wire=b"POST", intended_ns=0)
+    def begin(self, *, primes: bool = False) -> None:
+        self.stream = Stream(stage=0, samples=self.samples, wire=b"POST", intended_ns=0, primes=primes)
         self.channel.begin(self.stream)
         # A schedule of the test's own: sent at zero.
         self.stream.sent_ns = self.stream.last_ns = 0
@@ -208,6 +208,16 @@ def test_without_usage_events_are_counted_and_it_is_said() -> None:
     result = wire.delta()
     assert (result.output_tokens, result.counted_by_events) == (3, 1)
     assert wire.client.coalesced_reads == 1
+
+
+def test_a_request_that_primes_is_told_apart_and_in_no_send_lag() -> None:
+    wire = Wire()
+    wire.samples.rows = []
+    wire.read(head() + text("a", finish="stop") + DONE + END, 10)
+    wire.begin(primes=True)
+    wire.read(head() + text("a", finish="stop") + DONE + END, 20)
+    assert [row.priming for row in wire.samples.rows] == [False, True]
+    assert len(wire.client.send_lag_ns) == 1
 
 
 def test_a_first_token_read_with_later_ones_has_a_time_that_is_not_sure() -> None:
