@@ -173,13 +173,13 @@ def starts_needed(values: Sequence[float], edge: float, spread: Spread, *, level
 def requests_needed(figure: str, edge: float) -> int:
     """How many requests of a start can show a percentile or a goodput: as many as a search needs without a miss.
 
-    With fewer, a fault in more of the requests than it may hit is too often in none of those that were sent.
+    0 for other figures. With fewer, a fault in more of the requests than it may hit is too often in none of them.
     """
     if figure == "goodput_percent":
         share = min(edge, _MAX_SHOWN_PERCENT) / 100
     else:
         share = (limit_of(figure.removesuffix("_ms"))[1] or 0.0) / 100 if figure.endswith("_ms") else 0.0
-    return max(1, math.ceil(streams_needed(share)))
+    return math.ceil(streams_needed(share))
 
 
 def of_shares(good: Sequence[int], trials: Sequence[int], edge: float) -> Trial:

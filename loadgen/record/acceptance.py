@@ -430,9 +430,9 @@ def _sound_values(
             continue
         stage = next((each for each in reversed(stages) if each.doubt is None), stages[-1])
         value = values_of(stage, demand.figure)
-        why, remedy = _lack(demand, stage) if value is not None else _MISSING.get(demand.figure, _NOTHING)
+        why, remedy = _lack(demand, stage)
         if value is None or why or stage.doubt:
-            doubts[start] = f"start {start}: {stage.doubt or why}"
+            doubts[start] = f"start {start}: {stage.doubt or why or 'nothing was measured'}"
             remedies.append(remedy)
         else:
             values.append(value)
@@ -441,20 +441,16 @@ def _sound_values(
 
 
 def _lack(demand: Demand, stage: StageResult) -> tuple[str, str]:
-    """Why a figure is of too few requests to count, and what makes it count; empty if it does."""
+    """Why a figure does not count in any stage like this one, and what makes it count; empty if it may."""
+    if demand.figure == "tokens_per_joule" and stage.energy is None:
+        return "no energy was measured", "GPUs whose power is measured (telemetry.mode; vramp doctor)"
+    if demand.figure == "goodput_percent" and stage.goodput is None:
+        return "no limit of a stream", "a limit of a stream in [slo], such as ttft or tpot"
     count, needed = requests_behind(stage, demand.figure), requests_needed(demand.figure, edge_of(demand))
     if count >= needed:
         return "", ""
     why = f"too few requests: {count:,}, and {demand.figure} takes {needed:,}"
     return why, f"{counted(needed - count, 'more request')} at this load in each start"
-
-
-_NOTHING = "nothing was measured", ""
-_MISSING = {
-    "tokens_per_joule": ("no energy was measured", "GPUs whose power is measured (telemetry.mode; vramp doctor)"),
-    "goodput_percent": ("no limit of a stream", "a limit of a stream in [slo], such as ttft or tpot"),
-}
-"""Why a start has no such figure, and what gives it one."""
 
 
 def requests_behind(stage: StageResult, figure: str) -> int:
