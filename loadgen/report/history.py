@@ -231,7 +231,9 @@ def trends(runs: Sequence[Run], figure: str, since: str | None = None, load: str
             if figure in stage.figures and load in (None, stage.load, stage.load.split(",")[0].removeprefix("conc ")):
                 group = (summary.profile, summary.model, summary.box, stage.load)
                 points, point = found.setdefault(group, []), _point(name, summary, stage, stage.figures[figure])
-                is_copy = points and summary.started_at and points[-1].started_at == summary.started_at
+                is_copy = summary.started_at and any(
+                    (before.started_at, before.value) == (summary.started_at, point.value) for before in points
+                )
                 points.append(msgspec.structs.replace(point, doubt="a copy of another run") if is_copy else point)
     label = _side_of(since) if since is not None else lambda point: point.version or _UNKNOWN
     return [
