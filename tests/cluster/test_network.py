@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import subprocess
 import sys
@@ -34,9 +35,10 @@ def connects(host: Host, it: Cluster, timeout_s: float = 1.0) -> bool:
     return host.machine.within(connect)
 
 
-def round_trip_s(it: Cluster, body: bytes = b"") -> float:
+def round_trip_s(it: Cluster, length: int = 1) -> float:
     """How long a request takes on an open connection; to be called within a machine."""
-    head = f"POST /ping HTTP/1.1\r\nhost: server\r\ncontent-length: {len(body)}\r\n\r\n"
+    body = json.dumps({"prompt": "a" * length}).encode()
+    head = f"POST /tokenize HTTP/1.1\r\nhost: server\r\ncontent-length: {len(body)}\r\n\r\n"
     with socket.create_connection((it.server.address, SERVER_PORT)) as connection:
         before_s = time.perf_counter()
         connection.sendall(head.encode() + body)
@@ -87,8 +89,8 @@ def test_network_faults_affect_one_host() -> None:
         assert connects(second, it)
         with bandwidth(third.machine, 8.0):
             # A megabyte a second: a lower bound that no busy machine can break.
-            assert third.machine.within(lambda: round_trip_s(it, body=bytes(300_000))) >= 0.2
-        third.machine.within(lambda: round_trip_s(it, body=bytes(300_000)))
+            assert third.machine.within(lambda: round_trip_s(it, length=300_000)) >= 0.2
+        third.machine.within(lambda: round_trip_s(it, length=300_000))
 
 
 def test_a_relay_delays_one_host_and_keeps_what_it_sent(tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_a_relay_delays_one_host_and_keeps_what_it_sent(tmp_path: Path) -> None:
             assert first.machine.within(lambda: round_trip_s(it)) >= 0.1
             second.machine.within(lambda: round_trip_s(it))
         first.machine.within(lambda: round_trip_s(it))
-        assert (tmp_path / "seen").read_text().count("POST /ping") == 1
+        assert (tmp_path / "seen").read_text().count("POST /tokenize") == 1
 
 
 def test_everything_is_gone_afterwards_also_when_a_test_fails() -> None:
