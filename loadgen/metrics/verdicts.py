@@ -25,16 +25,18 @@ AT_CAP = 0.95  # of the power cap: a GPU that is held back by it draws no less
 SLOWER_THAN_SIBLINGS = 0.9  # of the siblings' median clock: with tensor parallelism all wait for the slowest
 HOTTER_THAN_SIBLINGS_C = 10.0
 LOW_CLOCK = 0.5
-"""Of the highest clock. A busy GPU that is slower and gives no reason is held back by a locked clock or a setting."""
+"""A share of the highest clock. A busy GPU that is slower and gives no reason is held back by a locked clock or a
+setting."""
 SLOW_CLOCK = 0.4
-"""Of the highest clock. Matrix products at the power cap run at 53 % of it, or more; a GPU that hangs in its lowest
-clock at 3 %."""
+"""A share of the highest clock. Matrix products at the power cap run at 53 % of it, or more; a GPU that hangs in its
+lowest clock at 3 %."""
 MIN_HBM_SHARE = 0.95  # of the data sheet's: drivers and ECC take less than the rest, and a lost stack is 12 %
 USED_BEFORE_START_BYTES = 2 * 1024**3  # driver and firmware use less than this
 BUSY_PERCENT = 90.0
 IDLE_BELOW_PERCENT = 70.0  # activity below which a GPU often waits
 BANDWIDTH_BOUND_PERCENT = 70.0
-"""Of the memory's peak rate: what decode reaches where it waits for nothing else. A copy on an H100 reaches 89."""
+"""A share of the memory's peak rate: what decode reaches where it waits for nothing else. A copy on an H100 reaches
+89."""
 COMPUTE_BOUND_PERCENT = 40.0
 """MFU: what prefill reaches where it waits for nothing else. Large matrix products on an H100 reach 67."""
 MIN_RATE_S = 100.0  # errors are counted every ten seconds: over less, a rate of them is mostly chance

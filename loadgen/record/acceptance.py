@@ -454,7 +454,7 @@ def _lack(demand: Demand, stage: StageResult) -> tuple[str, str]:
 
 
 def requests_behind(stage: StageResult, figure: str) -> int:
-    """Of how many requests a figure is; gaps between tokens of one request are not independent."""
+    """How many requests a figure rests on; gaps between tokens of one request are not independent."""
     completed = stage.requests.completed
     if not figure.endswith("_ms"):
         return completed

@@ -63,7 +63,7 @@ class StageRecord:
     others: OthersTraffic | None = None  # once the engine's figures are known
     kv_usage_max: float | None = None
     _open_areas: list[tuple[int, int]] = field(default_factory=list)
-    """Of an open loop while arrivals are due: ns since the window began, open requests integrated until then."""
+    """In an open loop while arrivals are due: ns since the window began, open requests integrated until then."""
     _watched_tokens: float | None = None
     _others_running: float = 0.0
     _others_looks: int = 0

@@ -242,7 +242,7 @@ class EngineWatch:
         self._is_new = True
 
     def take_each(self) -> tuple[EngineView | None, ...]:
-        """Of each of several servers, what moves while it works; empty if not read since the last call."""
+        """What moves while each of several servers works; empty if not read since the last call."""
         is_new, self._is_new = self._is_new and len(self.views) > 1, False
         return tuple(None if view is None else moving_part(view) for view in self.views) if is_new else ()
 

@@ -113,13 +113,13 @@ def verify(folder: Path) -> list[str]:
     certificate = _decoded(folder / CERTIFICATE, written, Certificate)
     problems = [*_changed_files(certificate.files, _checksums(folder))]
     try:
-        again = certificate_of(folder)
+        evidence = read_evidence(folder)
     except ResultError as error:
         return [*problems, str(error)]
-    again = msgspec.structs.replace(again, files=certificate.files)
+    again = certificate_from(evidence, certificate.files)
     if not problems and _document(again) != written and again == certificate:
         problems.append(f"{CERTIFICATE}: its bytes are not those that vramp writes")
-    return [*problems, *_changed_fields(certificate, again), *_changed_results(folder)]
+    return [*problems, *_changed_fields(certificate, again), *_changed_results(folder, evidence.results)]
 
 
 def require_unchanged(folder: Path) -> None:
@@ -216,10 +216,9 @@ def _changed_fields(written: Certificate, again: Certificate) -> Iterator[str]:
             yield f"{CERTIFICATE}: {name} is not what the evidence says"
 
 
-def _changed_results(folder: Path) -> Iterator[str]:
+def _changed_results(folder: Path, results: Mapping[str, Result]) -> Iterator[str]:
     """The results that the journals of their runs do not give; the journals of long runs are thinned, and not asked."""
-    evidence = read_evidence(folder)
-    for run, result in sorted(evidence.results.items()):
+    for run, result in sorted(results.items()):
         journal = folder / run / JOURNAL
         if not journal.is_file() or has_older_parts(journal):
             continue
