@@ -14,7 +14,7 @@ from loadgen.profile.schema import Docker
 from loadgen.server.recipes.flags import MAX_PORT, Word, no_value, served
 from loadgen.server.recipes.hardware import node_called
 from loadgen.server.recipes.imported import Imported, RecipeChoice, environment, profile_name
-from loadgen.server.recipes.shell import ShellCommand, ShellError, commands, tokens
+from loadgen.server.recipes.shell import ShellCommand, commands, why_no_script
 from loadgen.server.vllm.command import CONTAINER_FLAGS
 from loadgen.vendors import AMD, NVIDIA
 
@@ -45,25 +45,16 @@ class _Container(msgspec.Struct):
     ports: dict[int, int] = {}  # of the host, by the container's
 
 
-def _unreadable(text: str) -> str:
-    """Why a text that seems to start a server is no shell command; empty if it is one."""
-    if "vllm serve" not in text:
-        return ""
-    try:
-        for _ in tokens(text):
-            pass
-    except ShellError as error:
-        return f"; {error}"
-    return ""
-
-
 def import_command(text: str, choice: RecipeChoice) -> Imported:
     """The first server that a script starts; raises `ProfileError` if it starts none."""
     found = commands(text, choice.defines, _starts_server)
     if not found:
-        other = _OTHER_ENGINES.search(text)
-        hint = f"; it is about {other[0]}, and vramp imports servers of vLLM" if other else ""
-        raise ProfileError(f"no `vllm serve`, nor `docker run` of a vLLM image, in it{hint or _unreadable(text)}")
+        hint = ""
+        if other := _OTHER_ENGINES.search(text):
+            hint = f"; it is about {other[0]}, and vramp imports servers of vLLM"
+        elif "vllm serve" in text and (why := why_no_script(text)):
+            hint = f"; {why}"
+        raise ProfileError(f"no `vllm serve`, nor `docker run` of a vLLM image, in it{hint}")
     first, *others = found
     imported = _imported(first, choice)
     if first.unsure:
@@ -95,17 +86,16 @@ def _imported(command: ShellCommand, choice: RecipeChoice) -> Imported:
     name = profile_name(choice.hardware or "", found.model.rpartition("/")[2].lower())
     notes = ["the load below is vramp's: a command has none"]
     docker = None if container is None else container.table
-    platform = _platform_of(docker or {}) if choice.hardware is None else node_called(choice.hardware).platform
+    platform: str | None = None
+    if choice.hardware is not None:
+        platform = node_called(choice.hardware).platform
+    elif docker is not None and "/dev/kfd" in docker.get("devices", []):
+        platform = AMD.platform
+    elif docker is not None and "gpus" in docker:
+        platform = NVIDIA.platform
     hardware = f" on {choice.hardware}" if choice.hardware else ""
     document = found.document(f"{found.model}{hardware}, imported from a command line", platform, env, docker)
     return Imported(f"a command line (line {command.line})", name, document, notes, left_out)
-
-
-def _platform_of(docker: dict[str, Any]) -> str | None:
-    """The platform whose devices the container is given."""
-    if "/dev/kfd" in docker.get("devices", []):
-        return AMD.platform
-    return NVIDIA.platform if "gpus" in docker else None
 
 
 def _starts_server(words: Sequence[Word]) -> bool:

@@ -6,9 +6,9 @@ preflight judges it.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ from loadgen.server.vllm.installation import FlagInfo, newest_recorded
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _DECIMAL = re.compile(r"-?[0-9]{1,17}\.[0-9]{1,17}")
-_NUMBER = re.compile(r"-[0-9][0-9.]*")
+_FLAG = re.compile(r"-(?![0-9][0-9.]*\Z).+", re.DOTALL)
 _LEVEL = re.compile(r"-O=?([0-9])")
 _SEVERAL_MACHINES = (
     "nnodes",
@@ -65,20 +65,25 @@ class ServedCommand(msgspec.Struct):
 
 def served(words: Sequence[Word]) -> ServedCommand:
     """What these words say, in their order: a flag that is given twice has its last value."""
+    known = newest_recorded().flags
+    short = {name: flag for flag, info in known.items() for name in info.names if not name.startswith("--")}
     found = ServedCommand()
     position = 0
     while position < len(words):
         word = words[position]
         position += 1
-        if not word.text.startswith("-") or _NUMBER.fullmatch(word.text):
+        if word.text != "-" and not _FLAG.fullmatch(word.text):
             _add_model(found, word)
             continue
-        name, value = _split(word)
+        name, value = _split(word, short)
         on = not name.startswith("no-")
-        name = name.removeprefix("no-")
-        count = 0 if value is not None else _values_behind(_known(name), words[position:])
-        _add(found, name, words[position : position + count] if value is None else [value], on=on)
-        position += count
+        info = known.get(name.removeprefix("no-"))
+        values = [] if value is None else [value]
+        if value is None and (info is None or info.takes != "nothing"):
+            values = list(takewhile(lambda word: not _FLAG.fullmatch(word.text), words[position:]))
+            values = values if info is not None and info.takes == "several" else values[:1]
+            position += len(values)
+        _add(found, name.removeprefix("no-"), values, info, on=on)
     several = [f"--{name}" for name in _SEVERAL_MACHINES if found.args.get(name, 1) != 1]
     if several:
         found.left_out.append(
@@ -94,35 +99,14 @@ def scalar(text: str) -> str | int | float:
     return float(text) if _DECIMAL.fullmatch(text) else text
 
 
-def _split(word: Word) -> tuple[str, Word | None]:
+def _split(word: Word, short: Mapping[str, str]) -> tuple[str, Word | None]:
     """The name of a flag and the value behind `=`: `--max_model_len` is max-model-len, `-tp` tensor-parallel-size."""
     if level := _LEVEL.fullmatch(word.text):
         return "optimization-level", Word(level[1])
     spelling, separator, value = word.text.partition("=")
     head, dot, rest = spelling.partition(".")
-    long = _short_names().get(head, head).lstrip("-").replace("_", "-")
+    long = short.get(head, head).lstrip("-").replace("_", "-")
     return f"{long}{dot}{rest}", Word(value, word.missing) if separator else None
-
-
-@functools.cache
-def _short_names() -> dict[str, str]:
-    flags = newest_recorded().flags
-    return {name: flag for flag, info in flags.items() for name in info.names if not name.startswith("--")}
-
-
-@functools.cache
-def _known(name: str) -> FlagInfo | None:
-    return newest_recorded().flags.get(name)
-
-
-def _values_behind(info: FlagInfo | None, rest: Sequence[Word]) -> int:
-    """How many of the next words are values of a flag."""
-    texts = (word.text for word in rest)
-    is_flag = (text.startswith("-") and len(text) > 1 and not _NUMBER.fullmatch(text) for text in texts)
-    values = next((number for number, flag in enumerate(is_flag) if flag), len(rest))
-    if info is not None and info.takes == "nothing":
-        return 0
-    return values if info is not None and info.takes == "several" else min(values, 1)
 
 
 def _add_model(found: ServedCommand, word: Word) -> None:
@@ -134,11 +118,11 @@ def _add_model(found: ServedCommand, word: Word) -> None:
         found.left_out.append(f"{word.text}: a second word that belongs to no flag")
 
 
-def _add(found: ServedCommand, name: str, values: Sequence[Word], *, on: bool) -> None:
+def _add(found: ServedCommand, name: str, values: Sequence[Word], info: FlagInfo | None, *, on: bool) -> None:
     missing = [variable for value in values for variable in value.missing]
     texts = [value.text for value in values]
     shown = f"--{name}" if on else f"--no-{name}"
-    secret = any(is_secret(shown, text) for text in texts)
+    secret = any(is_secret(shown, text) for text in texts)  # also what is left out is masked from here on
     if name == "api-key":
         found.left_out.append(f"the value of {shown}, a secret; export VLLM_API_KEY, and name it in server.api_key_env")
     elif secret:
@@ -159,11 +143,10 @@ def _add(found: ServedCommand, name: str, values: Sequence[Word], *, on: bool) -
     elif name == "host":
         found.left_out.append(f"{shown} {' '.join(texts)}: a server of vramp listens on 127.0.0.1; see server.host")
     else:
-        _add_arg(found, name, texts, on=on)
+        _add_arg(found, name, texts, info, on=on)
 
 
-def _add_arg(found: ServedCommand, name: str, texts: Sequence[str], *, on: bool) -> None:
-    info = _known(name)
+def _add_arg(found: ServedCommand, name: str, texts: Sequence[str], info: FlagInfo | None, *, on: bool) -> None:
     if not texts:
         value: Any = on
     elif len(texts) > 1 or (info is not None and info.takes == "several"):

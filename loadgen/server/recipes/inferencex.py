@@ -20,7 +20,8 @@ from loadgen.server.recipes.imported import Imported, RecipeChoice, default_load
 _KIND = "a row of SemiAnalysisAI/InferenceX (Apache-2.0)"
 _FIXED = "fixed-seq-len"
 _ROW_KEYS = "image model model-prefix runner precision framework multinode disagg scenarios".split()
-_SPACE_KEYS = "tp ep dp-attn dcp-size pcp-size conc-start conc-end conc-list spec-decoding".split()
+_SIZE_KEYS = ["tp", "ep", "dcp-size", "pcp-size"]
+_SPACE_KEYS = [*_SIZE_KEYS, "dp-attn", "conc-start", "conc-end", "conc-list", "spec-decoding"]
 _SLACK = 256  # what its server has as context beyond prompt and answer
 _SHOWN = 30
 
@@ -30,9 +31,9 @@ class Split(NamedTuple):
 
     tp: int
     ep: int
-    dp_attention: bool
     dcp: int
     pcp: int
+    dp_attention: bool
     spec_decoding: str
 
     @property
@@ -124,23 +125,16 @@ def _groups(row: Fields, name: str, left_out: list[str]) -> dict[Split, Points]:
         for entry in tables(scenarios, scenario):
             shape = {key: _count(entry, key) for key in ("isl", "osl")} if scenario == _FIXED else {}
             for space in tables(entry, "search-space"):
-                _note_space(space, left_out)
-                groups.setdefault(_split_of(space), []).append((shape, _concurrencies(space)))
+                notes = unknown(space, _SPACE_KEYS)
+                if spec_decoding := text(space, "spec-decoding"):
+                    notes.append(f"spec-decoding {spec_decoding:.40}: its flags")
+                left_out += [note for note in notes if note not in left_out]
+                tp, ep, dcp, pcp = (_count(space, key) if key in space else 1 for key in _SIZE_KEYS)
+                split = Split(tp, ep, dcp, pcp, space.get("dp-attn") is True, spec_decoding[:20])
+                groups.setdefault(split, []).append((shape, _concurrencies(space)))
     if not groups:
         raise ProfileError(f"row {name}: it has no search-space")
     return groups
-
-
-def _note_space(space: Fields, left_out: list[str]) -> None:
-    notes = unknown(space, _SPACE_KEYS)
-    if spec_decoding := text(space, "spec-decoding"):
-        notes.append(f"spec-decoding {spec_decoding:.40}: its flags")
-    left_out += [note for note in notes if note not in left_out]
-
-
-def _split_of(space: Fields) -> Split:
-    tp, ep, dcp, pcp = (_count(space, key) if key in space else 1 for key in ("tp", "ep", "dcp-size", "pcp-size"))
-    return Split(tp, ep, space.get("dp-attn") is True, dcp, pcp, text(space, "spec-decoding")[:20])
 
 
 def _concurrencies(space: Fields) -> list[int]:

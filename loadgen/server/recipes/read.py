@@ -41,7 +41,14 @@ _FORMATS = (
 def import_text(data: bytes, name: str, choice: RecipeChoice) -> Imported:
     """The profile in a text, by its contents and the ending of its name; raises `ProfileError` for any other text."""
     try:
-        imported = _imported(_decoded(data), name.rpartition(".")[2].lower(), choice)
+        if len(data) > MAX_BYTES:
+            raise ProfileError(f"larger than {MAX_BYTES >> 20} MiB, which is no recipe")
+        text = data.decode("utf-8-sig")
+        if _BINARY.search(text):
+            raise ProfileError("it has control characters, so it is no text")
+        imported = _imported(text, name.rpartition(".")[2].lower(), choice)
+    except UnicodeDecodeError:
+        raise ProfileError(f"{name}: not UTF-8 text") from None
     except ProfileError as error:
         raise ProfileError(f"{name}: {error}") from None
     document = {"name": imported.name} | imported.document
@@ -91,15 +98,3 @@ def _require_meaningful(choice: RecipeChoice, fields: tuple[str, ...]) -> None:
     for option, field in _OPTIONS.items():
         if getattr(choice, field) and field not in fields:
             raise ProfileError(f"{option}: there is nothing of this to choose in it")
-
-
-def _decoded(data: bytes) -> str:
-    if len(data) > MAX_BYTES:
-        raise ProfileError(f"larger than {MAX_BYTES >> 20} MiB, which is no recipe")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ProfileError("not UTF-8 text") from None
-    if _BINARY.search(text):
-        raise ProfileError("it has control characters, so it is no text")
-    return text

@@ -18,7 +18,6 @@ from loadgen.server.recipes.imported import Imported, RecipeChoice, docker_varia
 _KIND = "a recipe of vllm-project/recipes (Apache-2.0)"
 _DEFAULT = "default"
 _MAX_GB = 1_000_000
-_SINGLE = "single_node_"
 _PARALLEL_FLAGS = {
     "single_node_tp": ("--tensor-parallel-size", ()),
     "single_node_tep": ("--tensor-parallel-size", ("--enable-expert-parallel",)),
@@ -138,7 +137,7 @@ class _Recipe:
         notes = [
             f"variant {self.variant_name}, strategy {self.strategy}, features: {', '.join(shown) or 'none'}",
             *([f"it needs vLLM {version} or later"] if version else []),
-            *self._verified(),
+            *self._caveats(),
         ]
         names = [self.node.word, self.variant_name, self.strategy]
         return _profile(found, env, self._image(), self.node, names=names, left_out=left_out, notes=notes)
@@ -246,7 +245,13 @@ class _Recipe:
         return _arguments(here if isinstance(here, Mapping) and "args" in here else feature, "args")
 
     def _mode(self, name: str, feature: Fields, modes: Fields) -> tuple[str, Fields]:
-        offered = [mode for mode in modes if self._allows(table(modes, mode))]
+        offered = []
+        for mode in modes:
+            variants = words(table(modes, mode), "variants")
+            gates = table(table(modes, mode), "hardware")
+            refused = "unsupported" in (gates.get(self.node.generation), gates.get(self.node.word))
+            if not refused and (not variants or self.variant_name in variants):
+                offered.append(mode)
         wanted = self.modes.get(name)
         if wanted is not None and wanted not in offered:
             raise ProfileError(f"--features {name}:{wanted}: here the recipe has {', '.join(offered) or 'no mode'}")
@@ -256,12 +261,6 @@ class _Recipe:
             self.left_out.append(f"feature {name}: no mode of it is for this variant and hardware")
             return "none", {}
         return str(chosen), table(modes, str(chosen))
-
-    def _allows(self, mode: Fields) -> bool:
-        variants = words(mode, "variants")
-        gates = table(mode, "hardware")
-        refused = "unsupported" in (gates.get(self.node.generation), gates.get(self.node.word))
-        return not refused and (not variants or self.variant_name in variants)
 
     def _parallel(self, own: Fields) -> int:
         """The size of the strategy's kind of parallelism: what is declared, one GPU if the weights fit, or all."""
@@ -298,7 +297,7 @@ class _Recipe:
             tag = "latest-x86_64"
         return f"{_IMAGES[self.node.brand]}:{tag}"
 
-    def _verified(self) -> Iterator[str]:
+    def _caveats(self) -> Iterator[str]:
         verified = [name for name, state in table(self.meta, "hardware").items() if state == "verified"]
         if verified and self.node.word not in verified:
             yield f"verified on {', '.join(verified)}, not on {self.node.word}"
@@ -326,7 +325,7 @@ def _profile(
     document = found.document(f"{found.model} on {hardware}, from its recipe", platform, env)
     if image:
         document["variants"] = docker_variant(image, platform)
-    short = strategy.removeprefix(_SINGLE)
+    short = strategy.removeprefix("single_node_")
     name = profile_name(
         hardware,
         found.model.rpartition("/")[2].lower(),

@@ -6,7 +6,6 @@ a number of streams, or a rate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from loadgen.masking import masked_text
@@ -26,11 +25,19 @@ def reference_of(result: Result, source: str) -> dict[str, Any]:
     measured_by = result.measured_by or f"vramp {result.vramp_version}"
     notes = [f"measured with {measured_by}"]
     notes += [f"{name}: {text}" for name, text in result.definitions.items()]
+    environment, model = result.environment, model_of(result)
+    system = {
+        "model": "" if model == "unknown model" else model,
+        "version": environment.get("vllm_version"),
+        "image": environment.get("image"),
+        "gpu": result.gpus[0].name if result.gpus else None,
+        "gpus": len(result.gpus) or None,
+    }
     reference = {
         "source": source,
         "notes": list(map(masked_text, notes)),
-        "system": _system(result),
-        "points": list(_points(result)),
+        "system": {name: value for name, value in system.items() if value},
+        "points": list(filter(None, map(_point, result.stages))),
     }
     Reference.model_validate(reference)
     return reference
@@ -41,31 +48,12 @@ def reference_text(reference: dict[str, Any]) -> str:
     return "\n".join(table_lines("", {"reference": reference})).lstrip("\n") + "\n"
 
 
-def _system(result: Result) -> dict[str, Any]:
-    environment, model = result.environment, model_of(result)
-    known = {
-        "model": "" if model == "unknown model" else model,
-        "version": environment.get("vllm_version"),
-        "image": environment.get("image"),
-        "gpu": result.gpus[0].name if result.gpus else None,
-        "gpus": len(result.gpus) or None,
-    }
-    return {name: value for name, value in known.items() if value}
-
-
-def _points(result: Result) -> Iterator[dict[str, Any]]:
-    for stage in result.stages:
-        target = stage.target
-        load = {"concurrency": target.concurrency, "rate": target.rate} if target.moves is None else {}
-        load = {name: value for name, value in load.items() if value}
-        figures = _figures(stage)
-        if load and figures:
-            shape = {name: tokens for name in ("isl", "osl") if (tokens := getattr(stage, name))}
-            yield load | shape | {"figures": figures}
-
-
-def _figures(stage: StageResult) -> dict[str, float]:
-    """What is known exactly; a lower bound is no figure to compare with."""
+def _point(stage: StageResult) -> dict[str, Any]:
+    """The load and the figures of a stage, empty without both; a lower bound is no figure to compare with."""
+    target = stage.target
+    load = {"concurrency": target.concurrency, "rate": target.rate} if target.moves is None else {}
+    load = {name: value for name, value in load.items() if value}
+    shape = {name: tokens for name in ("isl", "osl") if (tokens := getattr(stage, name))}
     rates = {name: getattr(stage.throughput, name) for name in _RATES}
     times = {
         f"{latency}_{statistic}_ms": getattr(summary, statistic)
@@ -74,4 +62,5 @@ def _figures(stage: StageResult) -> dict[str, float]:
         for statistic in _STATISTICS
         if statistic not in summary.lower_bounds
     }
-    return {name: float(f"{value:.{_DIGITS}g}") for name, value in (rates | times).items() if value is not None}
+    figures = {name: float(f"{value:.{_DIGITS}g}") for name, value in (rates | times).items() if value is not None}
+    return load | shape | {"figures": figures} if load and figures else {}

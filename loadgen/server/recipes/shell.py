@@ -60,7 +60,7 @@ _MAX_WORDS = 4096
 _MAX_NAMES = 8  # of the variables without a value in a word
 
 
-class ShellError(ValueError):
+class _ShellError(ValueError):
     """A quote or a parenthesis that is not closed."""
 
 
@@ -90,20 +90,30 @@ def commands(text: str, defines: Mapping[str, str], wanted: Callable[[Sequence[W
     if found := [command for block in fenced for command in block]:
         return found
     bare = _PROMPT.sub("", text)
-    with contextlib.suppress(ShellError):  # prose has apostrophes
+    with contextlib.suppress(_ShellError):  # prose has apostrophes
         if found := _Shell(defines, wanted).commands(bare, strict=True):
             return found
     by_lines = _Shell(defines, wanted)
     return [command for line in _LINE.finditer(bare) for command in by_lines.commands(line[0])]
 
 
-def tokens(text: str) -> Iterator[tuple[str, str, int]]:
+def why_no_script(text: str) -> str:
+    """What is wrong with a text as a shell script; empty if nothing is."""
+    try:
+        for _ in _tokens(text):
+            pass
+    except _ShellError as error:
+        return str(error)
+    return ""
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
     """Kind, text and line of each token: a word, an operator, the name before `=(`, or a here-document's lines."""
     at, line, ends = 0, 1, []
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise ShellError(f"line {line}: a quote or a parenthesis that is not closed")
+            raise _ShellError(f"line {line}: a quote or a parenthesis that is not closed")
         kind, found = str(match.lastgroup), match[str(match.lastgroup)]
         if kind == "heredoc":
             ends.append(found)
@@ -115,7 +125,7 @@ def tokens(text: str) -> Iterator[tuple[str, str, int]]:
             end = ends.pop(0)
             close = re.compile(rf"^[ \t]*{re.escape(end)}[ \t]*\r?$", re.MULTILINE).search(text, at)
             if close is None:
-                raise ShellError(f"a here-document without its end, {end}")
+                raise _ShellError(f"a here-document without its end, {end}")
             yield "heredoc", text[at : close.start()], line
             line += text.count("\n", at, close.end())
             at = close.end()
@@ -134,11 +144,11 @@ class _Shell:
         self._defines_function = False  # its body comes next
 
     def commands(self, text: str, *, strict: bool = False) -> list[ShellCommand]:
-        """The commands of this text; `strict` raises `ShellError` where it is no script."""
+        """The commands of this text; `strict` raises `_ShellError` where it is no script."""
         self._found = []
         try:
             self._run(text)
-        except ShellError:
+        except _ShellError:
             if strict:
                 raise
         return self._found
@@ -147,7 +157,7 @@ class _Shell:
         words: list[str] = []
         array: list[str] | None = None  # NAME=( ... ) until its end
         name, line = "", 0
-        for kind, found, at in tokens(text):
+        for kind, found, at in _tokens(text):
             if array is not None:
                 if kind == "word":
                     array.append(found)
@@ -185,7 +195,7 @@ class _Shell:
 
     def _open(self, kind: str) -> None:
         if len(self._scopes) > _MAX_SCOPES:
-            raise ShellError(f"more than {_MAX_SCOPES} blocks within each other")
+            raise _ShellError(f"more than {_MAX_SCOPES} blocks within each other")
         self._scopes.append(kind)
         self._variables = self._variables.new_child()
 
@@ -299,7 +309,7 @@ class _Shell:
         self._depth += 1
         self._open("nested")
         self._variables.update((name, _Variable([word], exported=True)) for name, word in prefix.items())
-        with contextlib.suppress(ShellError):  # a here-document of other contents
+        with contextlib.suppress(_ShellError):  # a here-document of other contents
             self._run(text)
         while len(self._scopes) > scopes:
             self._close()
