@@ -18,7 +18,7 @@ from loadgen.format import harmless
 from loadgen.plan.stage import SLOW_TOKEN_S, Stage, streams_of
 from loadgen.profile.schema import Profile
 from loadgen.schema.finding import Finding
-from loadgen.schema.hosts import HostFacts
+from loadgen.schema.shared import HostFacts
 from loadgen.stream.request import host_and_port
 
 _ANSWER_S = 30.0

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 import loadgen
-from loadgen.schema.hosts import HostFacts
+from loadgen.schema.shared import HostFacts
 from loadgen.system import usable_cores
 from loadgen.telemetry.backends import package_version
 

@@ -16,7 +16,7 @@ from loadgen.cluster import messages
 from loadgen.cluster.clock import ClockOffset
 from loadgen.cluster.messages import Mailbox, Order, Report
 from loadgen.fleet.host import CLOSE_S, Ended, Heard
-from loadgen.schema.hosts import HostFacts
+from loadgen.schema.shared import HostFacts
 
 Exchange = Callable[[bytes], Awaitable[bytes]]
 """Brings a `ToHost` to the actor and its `FromHost` back; may raise anything that a network may do."""

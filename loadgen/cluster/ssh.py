@@ -22,7 +22,7 @@ import loadgen
 from loadgen.cluster.dask_worker import SILENCE_S, JoinAnswer, JoinOrders
 from loadgen.errors import UNDECODABLE, ClusterError
 from loadgen.format import harmless
-from loadgen.schema.hosts import HostFacts
+from loadgen.schema.shared import HostFacts
 
 _CONNECT_S = 15.0
 _COMMAND_S = 30.0  # Python on a slow disk, with everything cold

@@ -36,7 +36,7 @@ from loadgen.cluster.tls import bound_handshakes, make_certificate, security_of
 from loadgen.errors import UNDECODABLE, ClusterError
 from loadgen.format import harmless
 from loadgen.profile.schema import Cluster
-from loadgen.schema.hosts import HostFacts
+from loadgen.schema.shared import HostFacts
 from loadgen.stream.request import host_and_port
 
 T = TypeVar("T")

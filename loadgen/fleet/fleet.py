@@ -33,7 +33,7 @@ from loadgen.fleet.worker import Worker
 from loadgen.metrics.stage import merge_stages
 from loadgen.plan.stage import Stage, workers_for
 from loadgen.schema.deltas import StageDelta
-from loadgen.schema.hosts import HostTick
+from loadgen.schema.journal import HostTick
 from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
 from loadgen.worker.realtime import waited_ns

@@ -40,7 +40,7 @@ import numpy as np
 
 from loadgen.metrics.batch_means import ratio_variance
 from loadgen.metrics.difference import chance_of_misses, streams_needed, student_t, student_within
-from loadgen.metrics.trend import evidence_of_rise
+from loadgen.metrics.sequential import evidence_of_rise
 from loadgen.profile.values import limit_of
 from loadgen.schema.certificate import Outcome, Spread
 

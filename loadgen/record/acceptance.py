@@ -38,8 +38,8 @@ from loadgen.metrics.acceptance import (
     trials_needed,
 )
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.sequential import means
 from loadgen.metrics.stall import STALLED
-from loadgen.metrics.trend import means
 from loadgen.profile.values import limit_of
 from loadgen.record.demands import LIKE_FIGURES, demand_of, edge_of
 from loadgen.record.figures import load_of
@@ -67,8 +67,8 @@ from loadgen.schema.certificate import (
 )
 from loadgen.schema.deltas import Summary
 from loadgen.schema.finding import Verdict
-from loadgen.schema.probe import ProbeResult
 from loadgen.schema.result import Result, StageResult
+from loadgen.schema.samples import ProbeResult
 from loadgen.schema.start import ServerStart
 
 _SKIPPED = 4

@@ -1,23 +1,25 @@
 """Checks whether the client's and the engine's figures for the same streams agree.
 
 The engine counts everything between two readings. Its figures are compared with the client's only if both cover the
-same streams: nothing was open at either reading, here or at the server, and both saw as many first tokens. If streams
-were open at the end of a stage, it is compared together with others (`loadgen.record.account`). The client's mean
-TTFT is over all streams, including warm-up, priming of sessions, first wave and canaries. Totals require that no stream
-failed, and for a stage alone that there was no warm-up or priming; canaries are subtracted from the engine's. `why`
-says why something is not compared, which is not a disagreement. Implausible figures of the engine
-(`EngineStage.doubts`) and what it served to others are not compared.
+same streams: nothing was open at either reading, here or at the server, and both saw as many first tokens. Streams that
+are open at the end of a stage are in the engine's figures of two stages, and in the client's of one: such a stage is
+compared together with the others between two readings of an idle engine. The client's mean TTFT is over all streams,
+including warm-up, priming of sessions, first wave and canaries. Totals require that no stream failed, and for a stage
+alone that there was no warm-up or priming; canaries are subtracted from the engine's. `why` says why something is not
+compared, which is not a disagreement. Implausible figures of the engine (`EngineStage.doubts`) and what it served to
+others are not compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from loadgen.record.account import ClientAccount, account_of_stage
-from loadgen.record.stage import StageRecord
-from loadgen.schema.engine import EngineStage, SpecDecode, TruthCheck
+from loadgen.record.stage import FIRST_TOKENS, StageRecord
+from loadgen.schema.engine import EngineStage, OwnRequests, SpecDecode, TruthCheck
 from loadgen.schema.finding import Verdict
 
 EARLIER_SHARE, EARLIER_MS = 0.05, 1.0
@@ -27,9 +29,67 @@ OUTSIDE_SHARE, OUTSIDE_MS = 0.25, 20.0
 PREFIX_HIT_RATE = 0.01
 
 
+@dataclass(frozen=True, slots=True)
+class ClientAccount:
+    """The client's figures for one or more stages."""
+
+    stages: Sequence[StageRecord]
+    engine: EngineStage
+    first_tokens: int  # of all streams, measured or not
+    ttft_ms: float  # their sum
+    counters: Mapping[str, int]  # summed over the stages
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    canaries: OwnRequests
+    is_span: bool
+
+    @property
+    def over(self) -> str:
+        """What is compared, in words; empty for the streams of one stage alone."""
+        first, last = (stage.started.index + 1 for stage in (self.stages[0], self.stages[-1]))
+        together = f"stages {first} to {last} together" if last > first else f"stage {first} until its last answer"
+        number = self.canaries.requests
+        canaries = f"including {number} {'canary' if number == 1 else 'canaries'}"
+        parts = (together if self.is_span else "", canaries if number else "")
+        return ", ".join(filter(None, parts))
+
+
+def account_of(
+    stages: Sequence[StageRecord],
+    engine: EngineStage,
+    totals: Mapping[str, int],
+    canaries: OwnRequests,
+    *,
+    is_span: bool,
+) -> ClientAccount:
+    """The account of streams whose `totals` are those of a `ClientDelta`.
+
+    `is_span`: of all streams between two moments at which none was open.
+    """
+    histograms = [stage.histogram(name) for stage in stages for name in FIRST_TOKENS]
+    counters: Counter[str] = Counter()
+    for stage in stages:
+        counters.update(stage.counters)
+    return ClientAccount(
+        stages=stages,
+        engine=engine,
+        first_tokens=sum(one.count for one in histograms),
+        ttft_ms=sum(one.count * (one.mean_ms() or 0.0) for one in histograms),
+        counters=counters,
+        requests=totals["requests"],
+        input_tokens=totals["input_tokens"],
+        output_tokens=totals["output_tokens"],
+        canaries=canaries,
+        is_span=is_span,
+    )
+
+
 def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
     """Compare both accounts of a stage, or of the stages that it is compared with together."""
-    own = _compare(account_of_stage(stage, engine))
+    counters = stage.counters
+    totals = {"requests": counters["completed"]} | {name: counters[name] for name in ("input_tokens", "output_tokens")}
+    own = _compare(account_of([stage], engine, totals, stage.canaries, is_span=False))
     if stage.span is None or own.agrees is not None:
         return own
     together = _compare(stage.span)

@@ -1,20 +1,17 @@
 """The figures by which stages are compared, each with the interval of its true value.
 
 They are the same for a stage of a result and for a running one, so that a comparison on the screen and one of two files
-cannot disagree.
+cannot disagree. Also here: a stage next to that of the same load in an earlier run, the baseline.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
-from pydantic import ValidationError
 
-from loadgen.errors import ResultError
 from loadgen.format import target
 from loadgen.metrics.batch_means import PERCENTS
 from loadgen.metrics.difference import (
@@ -27,20 +24,12 @@ from loadgen.metrics.difference import (
     rate_estimate,
     share_estimate,
 )
-from loadgen.metrics.frontier import Price
 from loadgen.metrics.histogram import Histogram
-from loadgen.profile.schema import Reference
-from loadgen.profile.values import slo_problem
-from loadgen.record.conditions import NO_CONTAINER
-from loadgen.record.stage import StageRecord
-from loadgen.schema.comparison import Compared, Comparison, Precision
+from loadgen.schema.comparison import BaselineView, Compared, Precision
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
 from loadgen.schema.engine import EngineStage
-from loadgen.schema.hardware_result import ComputeResult
-from loadgen.schema.journal import RunStarted, StageStarted
+from loadgen.schema.journal import StageStarted
 from loadgen.schema.result import Result, StageResult
-
-_LATENCY = re.compile(r"(?P<metric>[a-z0-9]+)_(?:mean|p(?P<percent>\d+))_ms")
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -96,6 +85,7 @@ def _all_figures() -> Iterator[Figure]:
     yield Figure("interactivity", "session tok/s", "tok/s", lower_is_better=False, no_interval="not estimated")
 
 
+_MAX_NAMED = 2  # figures in a verdict against a baseline
 FIGURES = {figure.name: figure for figure in _all_figures()}  # by name, in the order of the tables
 
 
@@ -267,112 +257,63 @@ def without_words(figures: Sequence[Compared]) -> list[Compared]:
     return [replace(one, difference=difference) for one, difference in zip(figures, differences, strict=True)]
 
 
-class _RequestedPlan(msgspec.Struct, frozen=True):
-    goodput: float = 0.95
+class Baseline(msgspec.Struct, frozen=True):
+    """The stages of an earlier run, by load."""
+
+    name: str
+    model: str | None
+    stages: dict[LoadShape, StageResult]
+    figures: dict[LoadShape, dict[str, Estimate]]
 
 
-class _RequestedImage(msgspec.Struct, frozen=True):
-    image: str
+def baseline_of(name: str, result: Result) -> Baseline:
+    """A result as a baseline; raises `ResultError` for histograms that cannot be read."""
+    stages = {load: sound_stage(same) for load, same in stages_by_load(result).items()}
+    figures = {load: figures_of(stage) for load, stage in stages.items()}
+    return Baseline(name, result.environment.get("model"), stages, figures)
 
 
-class RequestedServer(msgspec.Struct, frozen=True):
-    """The server that a profile describes."""
-
-    engine: str = ""
-    model: str | None = None
-    docker: _RequestedImage | None = None
-
-    @property
-    def image(self) -> str | None:
-        """The container's image; unknown for a server that vramp did not start."""
-        if self.engine == "attach":
-            return None
-        return self.docker.image if self.docker is not None else NO_CONTAINER
+def with_baseline(result: Result, baseline: Baseline) -> Result:
+    """The result with each of its stages compared with the baseline."""
+    model = result.environment.get("model")
+    stages = [
+        replace(stage, baseline=compared_with(baseline, stage, model) if stage.requests.completed else None)
+        for stage in result.stages
+    ]
+    return replace(result, stages=stages)
 
 
-class _Requested(msgspec.Struct, frozen=True):
-    """The parts of a profile that are needed here."""
-
-    server: RequestedServer | None = None
-    slo: dict[str, float] | None = None
-    plan: _RequestedPlan | None = None
-    cost: Price | None = None
-
-
-def published_reference(run: RunStarted) -> Reference | None:
-    """The published reference in a run's profile; raises `ResultError` if this version cannot read it."""
-    published = run.profile.get("reference")
-    try:
-        requested = msgspec.convert(run.profile, _Requested)
-        problem = next(filter(None, (slo_problem(name) for name in requested.slo or {} if name != "failed")), None)
-        if problem is None:
-            return Reference.model_validate(published) if published else None
-    except (msgspec.ValidationError, ValidationError) as error:
-        problem = str(error)
-    raise ResultError(f"{run.run_id}: this version of vramp cannot read the profile of this run: {problem}")
+def compared_with(
+    baseline: Baseline, stage: StageResult, model: str | None, histograms: Mapping[str, Histogram] | None = None
+) -> BaselineView:
+    """The figures of a stage compared with the baseline's under the same load."""
+    load = load_of(stage)
+    known = baseline.stages.get(load)
+    if known is None:
+        have = "; ".join(other.words for other in baseline.stages) or "nothing"
+        return BaselineView(name=baseline.name, verdict=f"it has no stage with {load.words}, but {have}")
+    found = compared(baseline.figures[load], figures_of(stage, histograms=histograms))
+    doubt = stage.doubt or (known.doubt and f"the baseline is {known.doubt}")
+    if doubt is not None:
+        found = without_words(found)
+    words, bad = _verdict(found) if doubt is None else (f"no evidence: {doubt}", False)
+    if baseline.model != model:
+        words = f"of another model, {baseline.model}: {words}"
+    return BaselineView(name=baseline.name, verdict=words, bad=bad, load=load.words, figures=tuple(found))
 
 
-def requested_server(run: RunStarted) -> RequestedServer:
-    """The server of a run's profile, which `published_reference` could read."""
-    return msgspec.convert(run.profile, _Requested).server or RequestedServer()
-
-
-def compare(
-    reference: Reference,
-    stage: StageRecord,
-    compute: ComputeResult | None = None,
-    earlier: Sequence[StageRecord] = (),
-) -> list[Comparison]:
-    """Every published figure for this stage's load, next to the measured one; `earlier` are the passes before it."""
-    load = {key: getattr(stage.started, key) for key in ("concurrency", "rate", "isl", "osl", "pass_number")}
-    same = [point for point in reference.points if all(getattr(point, key) in (None, load[key]) for key in load)]
-    found = []
-    for point in same:
-        for figure, published in point.figures.items():
-            measured = _measured(figure, stage, compute, earlier)
-            percent = None if measured is None or published == 0 else round(100 * (measured - published) / published, 2)
-            found.append(Comparison(stage.started.index, point.of, figure, published, measured, percent))
-    return found
-
-
-def _measured(
-    figure: str, stage: StageRecord, compute: ComputeResult | None, earlier: Sequence[StageRecord]
-) -> float | None:
-    if stage.counters["completed"] == 0:
-        return None
-    if figure == "mfu_percent":
-        return None if compute is None else compute.mfu_percent
-    if figure == "prefix_hit_percent":
-        return _prefix_hit_percent([*earlier, stage])
-    match = _LATENCY.fullmatch(figure)
-    if match is None:
-        return _plain_figures(stage)[figure]
-    histogram, digits = stage.histogram(match["metric"]), match["percent"]
-    if digits is None:
-        return histogram.mean_ms()
-    return histogram.percentile_ms(float(f"{digits[:2]}.{digits[2:] or 0}"))  # `50` is 50, `999` is 99.9
-
-
-def _prefix_hit_percent(passes: Sequence[StageRecord]) -> float | None:
-    """Over all passes, weighted by tokens: an engine's own rate counts since its start."""
-    engines = [stage.engine for stage in passes if stage.engine is not None]
-    known = [(one.prefix_hit_rate, one.prompt_tokens) for one in engines]
-    tokens = sum(count or 0 for _, count in known)
-    if len(engines) < len(passes) or not tokens or any(rate is None for rate, _ in known):
-        return None
-    return 100 * sum((rate or 0.0) * (count or 0) for rate, count in known) / tokens
-
-
-def _plain_figures(stage: StageRecord) -> dict[str, float | None]:
-    rate = stage.per_second("window_requests")
-    return {
-        "requests_per_s": rate,
-        "requests_per_min": None if rate is None else 60 * rate,
-        "input_tokens_per_s": stage.per_second("window_input_tokens"),
-        "output_tokens_per_s": stage.per_second("window_output_tokens"),
-        "total_tokens_per_s": stage.per_second("window_input_tokens", "window_output_tokens"),
-        "duration_s": stage.window_s,
-        "completed": stage.counters["completed"],
-        "input_tokens": stage.counters["input_tokens"],
-        "output_tokens": stage.counters["output_tokens"],
-    }
+def _verdict(figures: Sequence[Compared]) -> tuple[str, bool]:
+    """In words, the figures that are evidently worse, or else those that are better, the largest difference first."""
+    for word in ("worse", "better"):
+        found = [(one.figure, one.difference) for one in figures if one.difference and one.difference.word == word]
+        if found:
+            found.sort(key=lambda one: -abs(one[1].percent or 0.0))
+            words = []
+            for figure, by in found[:_MAX_NAMED]:
+                is_bounded = by.low_percent is not None and by.high_percent is not None
+                bounds = f" ({by.low_percent:+.1f} to {by.high_percent:+.1f})" if is_bounded else ""
+                words.append(f"{FIGURES[figure].title} {by.percent or 0.0:+.1f} %{bounds}")
+            named = ", ".join(words)
+            more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+            return f"{word}: {named}{more}", word == "worse"
+    return "no evidence of a difference", False

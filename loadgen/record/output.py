@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from loadgen.format import counted, plain, significant
 from loadgen.metrics.difference import chance_of_misses, chance_of_rise
-from loadgen.metrics.drift import (
+from loadgen.metrics.sequential import (
     FALSE_ALARMS,
     AnswerDrift,
     ScoreDrift,

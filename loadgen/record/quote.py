@@ -14,8 +14,8 @@ import msgspec
 
 from loadgen.metrics.verdicts import merged
 from loadgen.record.subject import model_of
-from loadgen.schema.quote import Quote, QuoteProblem
 from loadgen.schema.result import Result, StageResult
+from loadgen.schema.summary import Quote, QuoteProblem
 
 MIN_WAVES = 10  # requests for each stream: with fewer, a tenth of the time or more is ramp-in and drain
 MIN_FOR_P99 = 299  # so many values have one beyond the true p99 with 95 % confidence

@@ -17,14 +17,13 @@ from loadgen.metrics.others import LAG_S, Traffic, others_of
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stall import NO_OUTPUT, STALLED, Stall, StallSample, StallWatch
 from loadgen.profile.schema import Reference
-from loadgen.record.account import FIRST_TOKENS, account_of
-from loadgen.record.conditions import Here, conditions
+from loadgen.record.crosscheck import account_of
 from loadgen.record.curve import LoadCurve
-from loadgen.record.figures import compare, published_reference, requested_server
 from loadgen.record.hardware import HardwareRecord
 from loadgen.record.output import CanaryRecord
-from loadgen.record.slo import limits_of
-from loadgen.record.stage import StageRecord
+from loadgen.record.reference import compare, conditions, published_reference, requested_server
+from loadgen.record.slo import limits_of, tier_results
+from loadgen.record.stage import FIRST_TOKENS, StageRecord
 from loadgen.record.stage_result import (
     run_health,
     stage_compute,
@@ -33,22 +32,22 @@ from loadgen.record.stage_result import (
     summarise_hardware,
 )
 from loadgen.record.start import start_verdicts
-from loadgen.record.tiers import tier_results
 from loadgen.record.timeline import RunTimeline
 from loadgen.schema.comparison import Comparison, Condition, PublishedRatio, ReferenceResult
 from loadgen.schema.deltas import SessionsNow
 from loadgen.schema.engine import EngineView, OthersTraffic, OwnRequests
 from loadgen.schema.finding import Finding, Verdict
-from loadgen.schema.hosts import ClockMoved, HostFacts, HostsJoined, Placement
 from loadgen.schema.journal import (
     CanaryMeasured,
     Checked,
+    ClockMoved,
     DevicesChosen,
     EngineMeasured,
     EnginesQuiet,
     GpusSampled,
     Happened,
     HostSampled,
+    HostsJoined,
     Line,
     ReferenceDisturbed,
     RunFinished,
@@ -63,7 +62,7 @@ from loadgen.schema.journal import (
     WorkersPlaced,
 )
 from loadgen.schema.result import ClientResult, Limits, Result, RunEvent, StageHardware, StageResult
-from loadgen.schema.shared import RunState, SearchResult
+from loadgen.schema.shared import HostFacts, Placement, RunState, SearchResult
 from loadgen.schema.start import ServerResult
 
 _EVENTS_OF_A_KIND = 1_000
@@ -480,15 +479,13 @@ class Record:
         served = [self.server.model] if self.server is not None and self.server.model else []
         return conditions(
             self._reference,
-            Here(
-                models=[*([requested.model] if requested.model else []), *served],
-                version=self.server.version if self.server is not None else None,
-                image=requested.image,
-                gpus=self.hardware.server_names(),
-                requests=[one.started.requests for one in self.stages.values() if not one.started.no_load],
-                data=self.run.data,
-                canaries=self.canaries.sent,
-            ),
+            models=[*([requested.model] if requested.model else []), *served],
+            version=self.server.version if self.server is not None else None,
+            image=requested.image,
+            gpus=self.hardware.server_names(),
+            requests=[one.started.requests for one in self.stages.values() if not one.started.no_load],
+            data=self.run.data,
+            canaries=self.canaries.sent,
         )
 
     def _reference_result(self) -> ReferenceResult | None:

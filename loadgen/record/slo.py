@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -43,6 +43,7 @@ from loadgen.schema.result import (
     StageResult,
     Tier,
     TierCheck,
+    TierResult,
     met_limits,
 )
 
@@ -347,3 +348,37 @@ def _met_by_step(part: LoadSum, tier: Tier) -> bool | None:
             return None
         met = met and measured_ms <= limit_ms
     return met
+
+
+_By = Literal["concurrency", "rate", "sessions"]
+
+
+def tier_results(stages: Iterable[StageResult]) -> tuple[TierResult, ...]:
+    """For each tier the highest load that meets it; of a load that was measured again, the latest counts."""
+    checks: dict[tuple[str, _By], dict[float, TierCheck]] = {}
+    for stage in stages:
+        by: _By = "concurrency" if stage.sessions is None else "sessions"
+        for check in stage.tiers:
+            checks.setdefault((check.tier, "rate" if stage.target.rate is not None else by), {})[check.load] = check
+
+    results = []
+    for (tier, by), of_tier in checks.items():
+        loads = list(of_tier.values())
+        missed = min((one.load for one in loads if not one.met), default=None)
+        met = [one.load for one in loads if one.met and (missed is None or one.load < missed)]
+        found = max(met, default=None)
+        low = [one.load for one in loads if one.verdict == "met" and found is not None and one.load <= found]
+        high = [one.load for one in loads if one.verdict == "missed" and (found is None or one.load > found)]
+        above = [one.load for one in loads if one.met and missed is not None and one.load > missed]
+        results.append(
+            TierResult(
+                tier,
+                by,
+                found,
+                low=max(low, default=None),
+                high=min(high, default=None),
+                missed=missed,
+                met_above=max(above, default=None),
+            )
+        )
+    return tuple(results)

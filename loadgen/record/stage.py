@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from loadgen.format import counted
 from loadgen.metrics.batch_means import BatchMeans
@@ -14,18 +15,21 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.hits import hits_of
 from loadgen.metrics.open_loop import open_loop_of, thinned
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.record.account import FIRST_TOKENS, ClientAccount
 from loadgen.record.hardware import HardwareSamples
 from loadgen.schema.deltas import OPTIONAL_LATENCIES, ClientDelta, StageDelta, Summary
 from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic, OwnRequests
-from loadgen.schema.hosts import ClockMoved, HostTick
-from loadgen.schema.journal import StageEnded, StageSettled, StageStarted
+from loadgen.schema.journal import ClockMoved, HostTick, StageEnded, StageSettled, StageStarted
 from loadgen.schema.output import Answers
-from loadgen.schema.result import Bursts, Hits, OpenLoop, StageHardware
+from loadgen.schema.result import Bursts, Hits, OpenLoop, SessionsResult, StageHardware
 
+if TYPE_CHECKING:
+    from loadgen.record.crosscheck import ClientAccount
+
+FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft", "priming_ttft")
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
 _LOOPS_KEPT = 3
+_SESSION_COUNTS = "begun begun_inside finished cut over_context failed lost primed gaps_cut".split()
 MAX_FAILED = 0.01  # of the streams, while all of a closed loop must be held
 _NO_TICK, _NO_CANARIES = HostTick(), OwnRequests()
 
@@ -211,6 +215,21 @@ class StageRecord:
     def hits(self) -> Hits | None:
         """Its prefix cache hits; None if nothing is known of them."""
         return hits_of(self.counters, pool_tokens=(self._whole or self).kv_tokens, engine=self.engine)
+
+    @property
+    def sessions(self) -> SessionsResult | None:
+        """What became of its sessions; None for another load."""
+        counts, window_s = self.metrics.sessions, self.window_s
+        if counts is None or not self.started.in_sessions:
+            return None
+        per_token_ms = self.histogram("e2e_per_token").percentile_ms(90)
+        return SessionsResult(
+            live=counts["live_ms"] / 1000 / window_s if window_s else None,
+            context_tokens=counts["context_ms"] / 1000 / window_s if window_s else None,
+            skipped_s=counts["skipped_ms"] / 1000,
+            e2e_interactivity=1000 / per_token_ms if per_token_ms else None,
+            **{name: counts[name] for name in _SESSION_COUNTS},
+        )
 
     def measured_s(self, t_s: float) -> float:
         """How long it has been measured, `t_s` after the run began; 0 before that."""

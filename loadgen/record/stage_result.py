@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,12 +16,10 @@ from loadgen.record.crosscheck import truth_check, truth_verdicts
 from loadgen.record.curve import LoadCurve
 from loadgen.record.hardware import HardwareRecord, full_host_share, gpu_stages, host_means
 from loadgen.record.output import CanaryRecord, answer_verdicts
-from loadgen.record.rising import rising_words
-from loadgen.record.sessions import session_verdicts, sessions_result
 from loadgen.record.slo import judge, tier_checks
 from loadgen.record.stage import StageRecord
-from loadgen.record.token_verdicts import token_verdicts
-from loadgen.schema.deltas import COUNTERS, LATENCIES, OUTCOMES
+from loadgen.record.verdicts import account_verdicts, rising_words, session_verdicts, token_verdicts
+from loadgen.schema.deltas import COUNTERS, LATENCIES
 from loadgen.schema.engine import OthersTraffic
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuStage
@@ -41,7 +39,6 @@ from loadgen.schema.result import (
 from loadgen.schema.samples import GpuStatic
 
 _NO_PRICE = Price()
-MAX_TAIL = 0.2  # of the window: beyond this, the figures are partly those of a lower load
 _REQUESTS = tuple(name for name in Requests.__struct_fields__ if name in COUNTERS)
 
 
@@ -67,7 +64,7 @@ def stage_result(
     truth = truth_check(stage, stage.engine) if stage.engine is not None else None
     found = [*truth_verdicts(stage, truth), *canaries.stage_verdicts(started.index)]
     found += [
-        *_account_verdicts(stage),
+        *account_verdicts(stage),
         *token_verdicts(stage),
         *session_verdicts(stage),
         *answer_verdicts(stage, stages, urls),
@@ -127,7 +124,7 @@ def stage_result(
         cost=cost_of(throughput, price),
         answers=stage.answers if stage.answers.read else None,
         tiers=tier_checks(stage, limits.tiers),
-        sessions=sessions_result(stage),
+        sessions=stage.sessions,
         hits=stage.hits,
         bursts=on_host(stage.bursts, machine.full_host_share),
     )
@@ -190,21 +187,6 @@ def _first_wave(stage: StageRecord) -> FirstWave | None:
     if started.first_wave == "counted":
         return FirstWave(streams=started.concurrency, counted=True, ttft_ms=None)
     return FirstWave(streams, False, stage.histogram("first_wave_ttft").summary()) if streams else None
-
-
-def _account_verdicts(stage: StageRecord) -> Iterator[Verdict]:
-    """Verdicts on its own figures: requests that do not add up, clocks that were moved, a large tail."""
-    subject, counters = stage.subject, stage.counters
-    accounted = sum(counters[name] for name in OUTCOMES) + stage.open_sent
-    if accounted != counters["sent"]:
-        yield Verdict("accounting", subject, f"{counters['sent']} requests were sent, {accounted} are accounted for")
-    for move in stage.clock_moves:
-        words = f"the clock of {move.host} was moved by {move.by_ns / 1e6:+.1f} ms: its part of this stage is unsure"
-        yield Verdict("clock-moved", subject, words)
-    share = stage.tail_share
-    if share is not None and share > MAX_TAIL:
-        words = f"for {share:.0%} of its time fewer streams than asked for were open, because its requests ran out"
-        yield Verdict("tail", subject, f"{words}: give it more, or a duration", bad=False)
 
 
 def requests_of(stage: StageRecord) -> Requests:

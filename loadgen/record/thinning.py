@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.schema.deltas import ClientDelta, StageDelta
-from loadgen.schema.hosts import HostsJoined, HostTick
 from loadgen.schema.journal import (
     EngineMeasured,
     EnginesQuiet,
+    HostsJoined,
+    HostTick,
     Line,
     RunFinished,
     RunStarted,

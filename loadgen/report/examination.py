@@ -17,8 +17,17 @@ from loadgen.grouping import by_key
 from loadgen.parts import part_called
 from loadgen.report.tabular import Column, json_text, text_lines
 from loadgen.schema.finding import Finding, Severity, by_severity
-from loadgen.schema.probe import ProbeFigure, ProbeResult
-from loadgen.schema.samples import DeviceFile, Examination, GpuExam, GpuProcess, HostExam, Tried, UnitCheck
+from loadgen.schema.samples import (
+    DeviceFile,
+    Examination,
+    GpuExam,
+    GpuProcess,
+    HostExam,
+    ProbeFigure,
+    ProbeResult,
+    Tried,
+    UnitCheck,
+)
 
 _WIDTH = 100
 _COLUMN = 16

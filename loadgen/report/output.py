@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from loadgen.format import counted, percent, plain, significant
 from loadgen.grouping import by_key
 from loadgen.metrics.difference import student_t
-from loadgen.metrics.drift import agreement
+from loadgen.metrics.sequential import agreement
 from loadgen.report.tabular import Column, cut
 from loadgen.schema.comparison import Word
 from loadgen.schema.finding import Verdict

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from loadgen.record.baseline import Baseline, compared_with
 from loadgen.record.curve import recorded_distribution
-from loadgen.record.figures import LoadShape, load_requested
+from loadgen.record.figures import Baseline, LoadShape, compared_with, load_requested
 from loadgen.record.record import Record
 from loadgen.schema.comparison import BaselineView
 from loadgen.schema.result import StageHardware

@@ -16,8 +16,7 @@ from loadgen.fleet.host import Host, LocalHost
 from loadgen.fleet.tick import FleetTick
 from loadgen.profile.schema import Cluster
 from loadgen.run.placement import place_workers
-from loadgen.schema.hosts import ClockMoved, HostsJoined
-from loadgen.schema.journal import WorkersPlaced
+from loadgen.schema.journal import ClockMoved, HostsJoined, WorkersPlaced
 from loadgen.stream.request import ServerAddress
 from loadgen.system import Cpus, parse_cpus
 

@@ -20,7 +20,7 @@ import psutil
 
 from loadgen.errors import ProfileError
 from loadgen.format import ranges
-from loadgen.schema.hosts import Placement
+from loadgen.schema.shared import Placement
 from loadgen.server.gpus.processes import attached_pids
 from loadgen.server.process.ports import is_this_machine
 from loadgen.stream.request import ServerAddress

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from loadgen.profile.schema import Profile
-from loadgen.record.baseline import Baseline
+from loadgen.record.figures import Baseline
 from loadgen.store.files import RowsFormat
 from loadgen.telemetry.backends import BackendOption
 

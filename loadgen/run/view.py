@@ -18,11 +18,10 @@ from loadgen.record.curve import distribution_of
 from loadgen.record.hardware import HardwareRecord, full_host_share
 from loadgen.record.output import answer_verdicts
 from loadgen.record.record import Record
-from loadgen.record.sessions import session_verdicts
+from loadgen.record.slo import tier_results
 from loadgen.record.stage import StageRecord
 from loadgen.record.stage_result import limit_facts, mean_of, requests_of
-from loadgen.record.tiers import tier_results
-from loadgen.record.token_verdicts import token_verdicts
+from loadgen.record.verdicts import session_verdicts, token_verdicts
 from loadgen.report.assessment import by_text
 from loadgen.report.output import is_of_output, output_words
 from loadgen.run.baseline_watch import BaselineWatch
@@ -33,16 +32,7 @@ from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult
 from loadgen.schema.journal import StageLoad
 from loadgen.schema.shared import Milestone, RunState
-from loadgen.schema.snapshot import (
-    ClientView,
-    GpuView,
-    LoadView,
-    Phase,
-    ReplayView,
-    SeriesPoint,
-    ServerView,
-    Snapshot,
-)
+from loadgen.schema.snapshot import ClientView, GpuView, LoadView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
 
 _CPU_POINTS = 8
 _SERVING: tuple[Phase, ...] = ("running", "paused", "draining", "holding")

@@ -23,7 +23,7 @@ import loadgen
 from loadgen.errors import VrampError
 from loadgen.fleet.tick import FleetTick
 from loadgen.masking import masked
-from loadgen.record.baseline import with_baseline
+from loadgen.record.figures import with_baseline
 from loadgen.record.record import Record
 from loadgen.run.settings import RunSettings
 from loadgen.schema.engine import EngineView, OwnRequests

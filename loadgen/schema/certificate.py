@@ -15,8 +15,8 @@ import msgspec
 
 from loadgen.criteria import Direction, PhaseName, Rule, figure_kind
 from loadgen.schema.bounds import Whole
-from loadgen.schema.probe import ProbeResult
 from loadgen.schema.result import json_schema
+from loadgen.schema.samples import ProbeResult
 
 CERTIFICATE_SCHEMA: Literal["vramp.certificate/1"] = "vramp.certificate/1"
 CERTIFICATE_SCHEMA_PATH = Path(__file__).with_name("certificate.schema.json")

@@ -18,13 +18,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from loadgen.schema.bounds import Whole
-from loadgen.schema.deltas import ClientDelta, Count, SessionsNow, StageDelta
+from loadgen.schema.deltas import ClientDelta, Count, Moment, SessionsNow, StageDelta
 from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
 from loadgen.schema.finding import Finding
-from loadgen.schema.hosts import ClockMoved, HostsJoined, HostTick, Placement
 from loadgen.schema.output import CanaryKind, CanaryMoment, ScoreMethod
 from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
-from loadgen.schema.shared import DataFile, Diagnosis, Milestone, RunState, SearchResult
+from loadgen.schema.shared import DataFile, Diagnosis, HostFacts, Milestone, Placement, RunState, SearchResult
 from loadgen.schema.start import Provenance, ServerStart, StartDifference
 
 _UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
@@ -164,6 +163,21 @@ class StageSettled(msgspec.Struct, frozen=True, tag=True):
     settled: bool  # false: the transient did not end in time
 
 
+class HostTick(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One host's part of a tick."""
+
+    stages: dict[int, StageDelta] = {}
+    client: ClientDelta = ClientDelta()
+    held: Count = 0
+    workers: Count = 0  # alive
+    sharing: Count = 0  # those of them that share the running stage; 0 without load
+    rss_bytes: Count = 0
+    offset_ns: Moment = 0  # its CLOCK_MONOTONIC minus ours
+    uncertainty_ns: Moment = 0  # half the width of the interval that is certain to contain the offset
+    rtt_ns: Moment = 0  # of the last exchange
+    lost: bool = False
+
+
 class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     """What all workers did in a tick, and their open streams at its end."""
 
@@ -204,6 +218,21 @@ class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
     def has_output(self) -> bool:
         """Whether output arrived; headers do not count: a server whose engine is stuck still sends them."""
         return self.client.output_tokens > 0 or self.client.requests > 0
+
+
+class HostsJoined(msgspec.Struct, frozen=True, tag=True):
+    """The load comes from these hosts, not from this machine."""
+
+    t_s: float
+    hosts: tuple[HostFacts, ...]
+
+
+class ClockMoved(msgspec.Struct, frozen=True, tag=True):
+    """A host's clock was stepped relative to ours: the times of streams open there are wrong by as much."""
+
+    t_s: float
+    host: str
+    by_ns: Moment
 
 
 class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

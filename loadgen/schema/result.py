@@ -21,10 +21,9 @@ from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineStage, OthersTraffic, TruthCheck
 from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuSeries, GpuStage
-from loadgen.schema.hosts import HostFacts, Placement
 from loadgen.schema.output import Answers, CanaryResult, CanaryStage
 from loadgen.schema.samples import GpuStatic
-from loadgen.schema.shared import DataFile, Diagnosis, RunState, SearchResult
+from loadgen.schema.shared import DataFile, Diagnosis, HostFacts, Placement, RunState, SearchResult
 from loadgen.schema.start import Provenance, ServerResult
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"

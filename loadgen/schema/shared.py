@@ -1,5 +1,5 @@
 """What journal, snapshot and result have in common: how a server starts or dies, what a search found, where prompts
-came from."""
+came from, which machines and CPUs send the load."""
 
 from __future__ import annotations
 
@@ -94,3 +94,36 @@ class DataFile(msgspec.Struct, frozen=True):
         held = counted(self.records, "conversation" if self.form == "sharegpt" else "record")
         left_out = f" ({self.left_out:,} left out)" if self.left_out else ""
         return f"{self.path}: {self.note or f'{held}{left_out}'}, sha256 {self.sha256[:12]}"
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """The CPUs on which the workers run, and why."""
+
+    cpus: str
+    pinned: bool  # the workers are restricted to these; otherwise these are all that vramp itself may use
+    why: str
+    avoided: str = ""  # the server's CPUs, and those of their SMT siblings that the workers do not use
+
+    @property
+    def words(self) -> str:
+        if not self.pinned:
+            return f"not pinned: {self.why}"
+        return f"CPUs {self.cpus}, {self.why}{f' ({self.avoided} avoided)' if self.avoided else ''}"
+
+
+class HostFacts(msgspec.Struct, frozen=True):
+    """A host of the cluster, as it was found before the start."""
+
+    name: str
+    address: str  # by which it was reached
+    hostname: str
+    identity: str
+    """Its boot id and network namespace: two names of one host have the same."""
+    kernel: str
+    cores: float  # that its workers may use
+    open_files: Whole  # the hard limit
+    ports: Whole  # local ports for connections to one server
+    vramp: str
+    python: str
+    distributed: str
+    definitions: str  # the version of what figures mean

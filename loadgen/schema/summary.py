@@ -13,7 +13,6 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.schema.finding import Verdict
-from loadgen.schema.quote import Quote
 from loadgen.schema.result import SloVerdict, json_schema
 from loadgen.schema.shared import RunState
 from loadgen.schema.start import ServerStart
@@ -209,6 +208,23 @@ class SummarySearch(msgspec.Struct, frozen=True):
     high: float | None
     resolved: bool
     why: str
+
+
+class QuoteProblem(msgspec.Struct, frozen=True):
+    """A rule that the figures break."""
+
+    rule: str  # stable, for scripts: `few-requests`
+    evidence: str
+    remedy: str
+
+
+class Quote(msgspec.Struct, frozen=True):
+    """Every rule is in one of the three: broken, not checked for lack of evidence, or kept."""
+
+    fit: bool  # no rule is broken
+    problems: tuple[QuoteProblem, ...]
+    not_checked: dict[str, str]  # why, by rule
+    kept: tuple[str, ...]
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,8 +24,7 @@ import msgspec
 from loadgen.errors import ProfileError, TelemetryError
 from loadgen.format import GIB, counted, harmless, memory
 from loadgen.parts import Part, part_called
-from loadgen.schema.probe import ProbeFigure, ProbeResult, ProbeState
-from loadgen.schema.samples import Examination, GpuExam
+from loadgen.schema.samples import Examination, GpuExam, ProbeFigure, ProbeResult, ProbeState
 from loadgen.vendors import VendorName
 
 _Found = TypeVar("_Found")

@@ -16,8 +16,8 @@ from loadgen.metrics.difference import chance_of_misses
 from loadgen.profile.schema import Reference, ReferencePoint
 from loadgen.record.acceptance import certificate_from, evidence_of
 from loadgen.schema.certificate import AcceptLine, AcceptResumed, FactFound, Judged, PhaseEnded, ProbesRun, RunMade
-from loadgen.schema.probe import ProbeFigure, ProbeResult
 from loadgen.schema.result import Result
+from loadgen.schema.samples import ProbeFigure, ProbeResult
 from loadgen.store.acceptance import (
     CERTIFICATE,
     certificate_of,

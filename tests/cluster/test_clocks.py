@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.schema.hosts import ClockMoved
+from loadgen.schema.journal import ClockMoved
 from tests.cluster.figures import tell
 from tests.cluster.machines import cluster
 from tests.cluster.operating import run_to_end, vramp, wait_until_nothing_is_left, write_profile

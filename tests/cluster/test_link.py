@@ -15,7 +15,7 @@ from loadgen.cluster.actor import HostActor
 from loadgen.cluster.link import ClusterHost
 from loadgen.fleet.fleet import Fleet
 from loadgen.metrics.stage import StageMetrics
-from loadgen.schema.hosts import HostFacts
+from loadgen.schema.shared import HostFacts
 from loadgen.worker.messages import BeginStage, decode_command
 from tests.cluster.relay import pass_on
 from tests.engines import Simulator

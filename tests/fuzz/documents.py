@@ -16,7 +16,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.plan.request import parse_plan
 from loadgen.profile.document import build_profile, load_document, load_profile, variant_names
 from loadgen.profile.schema import Profile
-from loadgen.record.baseline import baseline_of, with_baseline
+from loadgen.record.figures import baseline_of, with_baseline
 from loadgen.record.summary import summary_json, summary_of
 from loadgen.report.certificate import certificate_sections, headline
 from loadgen.report.html.certificate import certificate_page

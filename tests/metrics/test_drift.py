@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from loadgen.metrics.drift import (
+from loadgen.metrics.sequential import (
     FALSE_ALARMS,
     MAX_CHANGED,
     MIN_NOISE,

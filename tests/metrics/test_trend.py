@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from loadgen.metrics.trend import means, rise
+from loadgen.metrics.sequential import means, rise
 
 NOISES = {
     "normal": lambda noise: noise.gauss(100, 10),

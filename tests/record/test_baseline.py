@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from loadgen.record.baseline import baseline_of, with_baseline
 from loadgen.record.curve import distribution_of
+from loadgen.record.figures import baseline_of, with_baseline
 from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
 from loadgen.run.baseline_watch import BaselineWatch

@@ -8,8 +8,7 @@ import pytest
 
 from loadgen.errors import ResultError
 from loadgen.profile.schema import Reference
-from loadgen.record.conditions import NO_CONTAINER, Here, conditions
-from loadgen.record.figures import published_reference
+from loadgen.record.reference import NO_CONTAINER, conditions, published_reference
 from loadgen.report.notes import condition_words
 from loadgen.schema.journal import RunStarted
 from loadgen.schema.shared import DataFile
@@ -26,7 +25,7 @@ REFERENCE = Reference.model_validate(
     {"source": "a publication", "data": "sharegpt.json", "data_sha256": "a" * 64, "system": SYSTEM}
 )
 DATA = DataFile("sharegpt.json", "a" * 64, 10, "sharegpt", 5, 0, is_sample=False)
-HERE = Here(
+HERE = dict[str, Any](
     models=["openai/gpt-oss-120b", "served"],
     version="0.6.2",
     image="rocm/vllm:1",
@@ -38,7 +37,7 @@ HERE = Here(
 
 
 def words(reference: Reference = REFERENCE, **changes: Any) -> list[str]:
-    return list(condition_words(conditions(reference, HERE._replace(**changes))))
+    return list(condition_words(conditions(reference, **HERE | changes)))
 
 
 def test_same_conditions_are_said_to_be_the_same() -> None:

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.record.account import account_of
-from loadgen.record.crosscheck import truth_check, truth_verdicts, unintended_hits
+from loadgen.record.crosscheck import account_of, truth_check, truth_verdicts, unintended_hits
 from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
 from loadgen.schema.deltas import ClientDelta, EncodedHistogram, SessionCounts, StageDelta

@@ -9,7 +9,6 @@ from loadgen.profile.schema import Reference, ReferencePoint
 from loadgen.record.figures import (
     FIGURES,
     LoadShape,
-    compare,
     compared,
     figures_of,
     load_of,
@@ -18,6 +17,7 @@ from loadgen.record.figures import (
     stages_by_load,
     without_words,
 )
+from loadgen.record.reference import compare
 from loadgen.record.stage import StageRecord
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import StageDelta

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.drift import agreement
+from loadgen.metrics.sequential import agreement
 from loadgen.record.output import CanaryRecord
 from loadgen.schema.journal import CanaryMeasured, ReferenceDisturbed
 from loadgen.schema.output import CanaryKind, CanaryMoment, CanaryStage

@@ -16,9 +16,9 @@ from loadgen.record.record import Record
 from loadgen.report.columns import host_columns
 from loadgen.report.tabular import text_lines
 from loadgen.schema.deltas import ClientDelta, StageDelta
-from loadgen.schema.hosts import ClockMoved, HostFacts, HostsJoined, HostTick
-from loadgen.schema.journal import Line, StageStarted, Ticked, encode_line
+from loadgen.schema.journal import ClockMoved, HostsJoined, HostTick, Line, StageStarted, Ticked, encode_line
 from loadgen.schema.result import StageResult, json_schema
+from loadgen.schema.shared import HostFacts
 from loadgen.store.journal import read_journal
 from tests.journal import STARTED
 from tests.result_schema import require_schema

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.record.rising import rising_words
 from loadgen.record.stage import StageRecord
+from loadgen.record.verdicts import rising_words
 from loadgen.schema.samples import GpuSample, HostSample
 from tests.metrics.served import served, started
 

@@ -5,7 +5,7 @@ import pytest
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.record.record import Record
-from loadgen.record.sessions import session_verdicts
+from loadgen.record.verdicts import session_verdicts
 from loadgen.schema.deltas import ClientDelta, SessionCounts, StageDelta
 from loadgen.schema.journal import ServerChanged, StageStarted, Ticked
 from loadgen.schema.start import ServerStart

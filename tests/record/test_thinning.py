@@ -14,8 +14,18 @@ from loadgen.record.record import Record
 from loadgen.record.thinning import SPAN_S, thinned
 from loadgen.schema.deltas import ClientDelta, EncodedHistogram, StageDelta
 from loadgen.schema.engine import EngineView
-from loadgen.schema.hosts import HostsJoined, HostTick
-from loadgen.schema.journal import Happened, Line, RunFinished, StageEnded, StageStarted, Ticked, encode_line, time_of
+from loadgen.schema.journal import (
+    Happened,
+    HostsJoined,
+    HostTick,
+    Line,
+    RunFinished,
+    StageEnded,
+    StageStarted,
+    Ticked,
+    encode_line,
+    time_of,
+)
 from tests.journal import STARTED
 from tests.record.test_record_hosts import FACTS
 

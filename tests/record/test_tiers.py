@@ -7,8 +7,7 @@ import pytest
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.record.record import Record
-from loadgen.record.slo import limits_of, tier_checks
-from loadgen.record.tiers import tier_results
+from loadgen.record.slo import limits_of, tier_checks, tier_results
 from loadgen.schema.deltas import ClientDelta, LoadBin, StageDelta
 from loadgen.schema.journal import StageEnded, StageStarted, Ticked
 from loadgen.schema.result import TierCheck, TierResult

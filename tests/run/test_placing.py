@@ -9,7 +9,7 @@ import pytest
 from loadgen.errors import ProfileError
 from loadgen.report.text import text_report
 from loadgen.run.run import Run
-from loadgen.schema.hosts import Placement
+from loadgen.schema.shared import Placement
 from loadgen.system import parse_cpus
 from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours, run_of

@@ -11,9 +11,10 @@ import pytest
 from loadgen.errors import ResultError
 from loadgen.metrics.histogram import Histogram
 from loadgen.schema.deltas import ClientDelta, LoadBin, StageDelta
-from loadgen.schema.hosts import HostsJoined, HostTick
 from loadgen.schema.journal import (
     Happened,
+    HostsJoined,
+    HostTick,
     Line,
     RunFinished,
     ServerChanged,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import TelemetryError
 from loadgen.parts import PARTS, Part
-from loadgen.schema.probe import ProbeFigure, ProbeResult
+from loadgen.schema.samples import ProbeFigure, ProbeResult
 from loadgen.telemetry.probes import CRITERIA, PROBES, Probe, run_probe
 
 MI300X = next(part for part in PARTS if part.word == "mi300x")

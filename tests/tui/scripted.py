@@ -32,15 +32,7 @@ from loadgen.schema.result import (
 )
 from loadgen.schema.samples import GpuPace, GpuSample, GpuStatic, HostSample
 from loadgen.schema.shared import Milestone
-from loadgen.schema.snapshot import (
-    ClientView,
-    GpuView,
-    LoadView,
-    Phase,
-    SeriesPoint,
-    ServerView,
-    Snapshot,
-)
+from loadgen.schema.snapshot import ClientView, GpuView, LoadView, Phase, SeriesPoint, ServerView, Snapshot
 
 LADDER = (8, 16, 32, 64)
 NO_REQUESTS = Requests(0, 0, 0, 0, 0, 0, 0, {}, {}, scheduled=0, unsent=0, carried_over=0, carried_in=0, open=0)

@@ -176,7 +176,7 @@ def make_run(
     document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool, folder: Path | None = None
 ) -> Run:
     """Make the run of a document under the options, with its files in `folder`; raises `ProfileError`."""
-    from loadgen.record.baseline import baseline_of
+    from loadgen.record.figures import baseline_of
     from loadgen.store.runs import open_result
     from loadgen.telemetry.capture import replay_options
 

@@ -39,8 +39,7 @@ from loadgen.schema.certificate import (
     ProbesRun,
 )
 from loadgen.schema.finding import Finding
-from loadgen.schema.probe import ProbeResult
-from loadgen.schema.samples import Examination, GpuExam
+from loadgen.schema.samples import Examination, GpuExam, ProbeResult
 from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.vllm.installation import installed_version, python_of

@@ -21,7 +21,7 @@ from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.accept import accept_doubts
 from loadgen.profile.schema import Profile, Server
-from loadgen.record.conditions import NO_CONTAINER, Here, conditions
+from loadgen.record.reference import NO_CONTAINER, conditions
 from loadgen.schema.finding import Finding, Skipped, by_severity, not_checked
 from loadgen.schema.samples import GpuStatic
 from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system
@@ -56,7 +56,9 @@ def unlike_publication(setup: Setup) -> Iterator[Finding]:
     reference, server = setup.profile.reference, setup.server
     if reference is None:
         return
-    here = Here(
+    found = conditions(
+        # The file of prompts is read by the run, which says whether it is the published one.
+        reference.model_copy(update={"data": ""}),
         models=[server.model] if server.model else [],
         version=setup.vllm,
         image=server.docker.image if server.docker is not None else NO_CONTAINER,
@@ -65,8 +67,6 @@ def unlike_publication(setup: Setup) -> Iterator[Finding]:
         data=None,
         canaries=0,
     )
-    # The file of prompts is read by the run, which says whether it is the published one.
-    found = conditions(reference.model_copy(update={"data": ""}), here)
     differing = [f"{one.name} {one.here}, not {one.published}" for one in found if one.same is False]
     if differing:
         why = f"{reference.source} measured under other conditions; the report names them next to its figures"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadgen.record.baseline import baseline_of, with_baseline
+from loadgen.record.figures import baseline_of, with_baseline
 from loadgen.schema.comparison import BaselineView, Comparison
 from tests.metrics.served import run_of, served
 from tests.tui.painted import frame_of, lines, painted, text_of

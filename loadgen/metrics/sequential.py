@@ -1,16 +1,19 @@
-"""Sequential tests of whether the output has changed, valid however often they are evaluated.
+"""Sequential tests of whether the output has changed or a figure rises, valid however often they are evaluated.
 
 Each bets against "nothing has changed": a wealth that starts at 1 is multiplied by factors whose mean is at most 1
 while that is true, so the probability that it ever reaches 1/a is at most a (Ville's inequality; Howard, Ramdas,
 McAuliffe, Sekhon, Time-uniform Chernoff bounds, 2020). Several bets share the wealth, for small and large changes. The
 bound `FALSE_ALARMS` therefore holds for a run of any length.
+
+A rise is tested on ranks: while the order of values means nothing, the newest is as likely below the middle of all so
+far as above it, whatever their distribution, so that a bet on "above" has no gain on average.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 FALSE_ALARMS = 0.001
 """Upper bound of the probability that a healthy run is accused: half for the tests, half for the unknown noise."""
@@ -23,6 +26,8 @@ MAX_CHANGED = 0.25
 rarer, and fall anywhere."""
 _STEPS = tuple(0.25 * 2**power / MIN_NOISE for power in range(6))
 _RATES = (0.35, 0.5, 0.7, 0.9, 0.99)
+_STAKES = (0.3, 0.6, 0.95)
+MAX_MEANS = 32
 
 
 class Evidence:
@@ -126,3 +131,28 @@ def agreement(one: str, other: str) -> tuple[float, int | None]:
         return 1.0, None
     same = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return same / max(len(one), len(other)), same
+
+
+def rise(values: Sequence[float], false_alarms: float) -> float | None:
+    """The last third's mean over the first third's, minus 1; None if that may be chance."""
+    third = len(values) // 3
+    first = fmean(values[:third]) if third else 0.0
+    is_sure = evidence_of_rise(values) >= -math.log(false_alarms)
+    return fmean(values[-third:]) / first - 1 if first > 0 and is_sure else None
+
+
+def evidence_of_rise(values: Sequence[float]) -> float:
+    """The logarithm of the highest wealth of the bets that they rise; e to minus this bounds the p-value."""
+    test = Evidence(len(_STAKES))
+    for count in range(2, len(values) + 1):
+        newest, seen = values[count - 1], values[:count]
+        less, same = sum(value < newest for value in seen), seen.count(newest)
+        above = (2 * less + same) / count - 1  # how far the newest is above the middle of all: from -1 to 1
+        test.gain([math.log1p(stake * above) for stake in _STAKES])
+    return test.log_most
+
+
+def means(values: Sequence[float]) -> list[float]:
+    """At most `MAX_MEANS` means of neighbours."""
+    size = max(1, -(-len(values) // MAX_MEANS))
+    return [fmean(values[at : at + size]) for at in range(0, len(values) - size + 1, size)]
