@@ -23,9 +23,8 @@ from loadgen.stream.samples import StageSamples
 from loadgen.stream.stream import Ceiling, Stream
 from loadgen.workload.prompts import Prompts, RequestContent
 from loadgen.workload.sessions.ceiling import Ceilings
-from loadgen.workload.sessions.data import SessionReader, Sessions
+from loadgen.workload.sessions.data import SessionReader, Sessions, SessionWriter
 from loadgen.workload.sessions.play import Due, Play
-from loadgen.workload.sessions.writer import SessionWriter
 from loadgen.workload.work import draw, record_for
 
 _SERIAL_BITS = 24  # sessions are numbered over all workers: the worker's number, then the session's on it
@@ -174,7 +173,7 @@ class LiveSessions:
         """Send nothing more of a session that has ended."""
         waiting, session.waiting = session.waiting, {}
         for index, timer in waiting.items():
-            session.play.withdraw(index)
+            session.play.close(index)
             if timer is not None:
                 timer.cancel()
         if None in waiting.values():

@@ -32,7 +32,10 @@ def shape_of(load: Load, isl: int | str, osl: int | str, *, replay: bool = False
     """The shape of a profile's stage; raises `ProfileError` where keys contradict each other or the dataset."""
     if load.sessions is not None:
         return _shape_of_sessions(load, load.sessions)
-    data = _dataset(load)
+    data = None
+    if load.data is not None:
+        options = TraceOptions() if load.trace is None else TraceOptions(**load.trace.model_dump())
+        data = index_dataset(load.data, load.data_format, options)
     _check(load, data, isl, osl, replay=replay)
     known = data is not None and data.osl is not None and (osl == FROM_DATA or data.form == "trace")
     work = Work(
@@ -75,13 +78,6 @@ def _shape_of_sessions(load: Load, wanted: SessionSettings) -> Shape:
         common_prefix=wanted.common_prefix,
     )
     return Shape(data.isl, data.osl, Work(sessions=sessions, chat=load.endpoint != "completions"))
-
-
-def _dataset(load: Load) -> Dataset | None:
-    if load.data is None:
-        return None
-    options = TraceOptions() if load.trace is None else TraceOptions(**load.trace.model_dump())
-    return index_dataset(load.data, load.data_format, options)
 
 
 def _check(load: Load, data: Dataset | None, isl: int | str, osl: int | str, *, replay: bool) -> None:

@@ -175,14 +175,11 @@ def trace_pieces(row: TraceRow, key: int, index: int, *, block_size: int, times:
     return blocks if covered == row.isl else [*blocks, Piece(key, 2 * index + 1, row.isl - covered)]
 
 
-_STEPS = 2.0**-64
-
-
 def draw(seed: int, stage: int, index: int, purpose: str) -> float:
     """A uniform number in [0, 1), independent between requests and purposes."""
     digest = blake2b(f"{seed}/{stage}/{index}/{purpose}".encode(), digest_size=8).digest()
     # Only 53 bits, so that the largest value does not round up to 1.
-    return (int.from_bytes(digest) >> 11 << 11) * _STEPS
+    return (int.from_bytes(digest) >> 11 << 11) * 2.0**-64
 
 
 def record_for(seed: int, stage: int, index: int, records: int) -> int:

@@ -10,15 +10,16 @@ import hashlib
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 import numpy as np
 
+from loadgen.distributions import MAX_TOKENS
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import counted
 from loadgen.workload.files import (
@@ -37,16 +38,17 @@ from loadgen.workload.files import (
 )
 from loadgen.workload.sessions.data import GENERATED, SAMPLE, SessionData, SessionFormat
 from loadgen.workload.sessions.generated import generated_tree
-from loadgen.workload.sessions.mooncake import MooncakeRow, mooncake_row, mooncake_session
 from loadgen.workload.sessions.otel import NO_PARENT, OtelSpan, otel_session, otel_spans
-from loadgen.workload.sessions.tree import SessionTree
+from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, session_tree
 from loadgen.workload.sessions.weka import weka_session
+from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_SECONDS, require_blocks, require_lengths
 
 KEY = "load.sessions.data"
 _SAMPLE_SEED, _SAMPLE_SESSIONS = 0, 100
 _GENERATED_SESSIONS = 1_000_000
 _MEASURED_SESSIONS = 32  # of generated ones, for their mean lengths
 _SUFFIXES = (".json", ".jsonl", ".ndjson")
+_MOONCAKE = '{"session_id": "...", "timestamp": milliseconds, "input_length": tokens, "output_length": tokens}'
 _WITHOUT_ANSWERS = "without answers"
 _TOO_LONG = "whose first request is longer than load.sessions.max_context"
 
@@ -237,29 +239,69 @@ def _trees(
         rows = _Rows(file)
         for path, raw in records:
             with record_errors(KEY, path, raw.line):
-                rows.add_all(_rows_of(form, raw.content, block_size), path, raw.line)
+                parsed = [_mooncake_row(raw.content, block_size)] if form == "mooncake" else otel_spans(raw.content)
+                rows.add_all(parsed, path, raw.line)
         file.flush()
         for path, line, contents in rows.sessions():
             with record_errors(KEY, path, line):
                 if form == "mooncake":
-                    yield mooncake_session([_decode_row(each) for each in contents], block_size, left_out)
+                    yield _mooncake_session([_decode_row(each) for each in contents], block_size, left_out)
                 else:
                     yield otel_session([_decode_span(each) for each in contents], left_out)
         file.truncate(0)
 
 
-def _rows_of(form: SessionFormat, content: bytes, block_size: int) -> Iterator[tuple[str, MooncakeRow | OtelSpan]]:
-    """The rows of a record, each with the name of its session."""
-    if form == "mooncake":
-        row = mooncake_row(content, block_size)
-        yield str(row.session_id), row
-        return
-    for span in otel_spans(content):
-        yield span.session, span
+class _MooncakeRow(msgspec.Struct):
+    """A row of Mooncake's traces as it is published; those with the same `session_id` are the turns of a session."""
+
+    session: str | int = msgspec.field(name="session_id")
+    input_length: int
+    output_length: int
+    timestamp: float | None = None
+    delay: float | None = None
+    hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
 
 
-_decode_row = msgspec.msgpack.Decoder(MooncakeRow).decode
+_decode_mooncake = msgspec.json.Decoder(_MooncakeRow).decode
+_decode_row = msgspec.msgpack.Decoder(_MooncakeRow).decode
 _decode_span = msgspec.msgpack.Decoder(OtelSpan).decode
+
+
+def _mooncake_row(content: bytes, block_size: int) -> _MooncakeRow:
+    try:
+        row = _decode_mooncake(content)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"expected {_MOONCAKE}; {error}") from None
+    require_lengths(row.input_length, row.output_length, MAX_TOKENS)
+    for name, time_ms in (("timestamp", row.timestamp), ("delay", row.delay)):
+        if time_ms is not None and not 0 <= time_ms / 1000 <= MAX_SECONDS:
+            raise ValueError(f"{name}: expected milliseconds from 0, not {time_ms:g}")
+    require_blocks(row.hash_ids or (), row.input_length, block_size, "load.sessions.block_size")
+    row.session = str(row.session)  # a large number has no form in msgpack
+    return row
+
+
+def _mooncake_session(rows: Sequence[_MooncakeRow], block_size: int, left_out: Counter[str]) -> SessionTree | None:
+    """The tree of the rows of one session, in their order; raises ValueError.
+
+    A row with `delay` starts so many milliseconds after the answer before it. Without, only the times between the
+    starts of turns are known, which then stand for the gaps.
+    """
+    recorded: list[RecordedRequest] = []
+    for row in rows:
+        last_s = recorded[-1].start_s if recorded else 0.0
+        if row.delay is not None:
+            start_s = last_s + row.delay / 1000
+        else:
+            start_s = last_s if row.timestamp is None else row.timestamp / 1000
+        if start_s < last_s:
+            early_s = last_s - start_s
+            raise ValueError(f"session {row.session!r}: a turn is {early_s:g} s before the one above; sort by time")
+        if not row.input_length or not row.output_length:
+            left_out[EMPTY_ANSWER if row.input_length else EMPTY_PROMPT] += 1
+            continue
+        recorded.append(RecordedRequest(start_s, start_s, row.input_length, row.output_length, 0, row.hash_ids))
+    return session_tree(str(rows[0].session), block_size, recorded) if recorded else None
 
 
 class _Rows:
@@ -271,14 +313,14 @@ class _Rows:
         self._sessions, self._places, self._lines = array("Q"), array("q", [0]), array("q")
         self._of_paths = array("i")
 
-    def add_all(self, rows: Iterable[tuple[str, MooncakeRow | OtelSpan]], path: Path, line: int) -> None:
+    def add_all(self, rows: Iterable[_MooncakeRow | OtelSpan], path: Path, line: int) -> None:
         """Add the rows of a record, which is on this line."""
         if not self._paths or self._paths[-1] != path:
             self._paths.append(path)
-        for session, row in rows:
+        for row in rows:
             content = msgspec.msgpack.encode(row)
             self._file.write(content)
-            digest = hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            digest = hashlib.blake2b(str(row.session).encode("utf-8", "surrogatepass"), digest_size=8).digest()
             self._sessions.append(int.from_bytes(digest))
             self._places.append(self._places[-1] + len(content))
             self._lines.append(line)

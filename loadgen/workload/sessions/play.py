@@ -82,7 +82,7 @@ class Play:
 
     def answered(self, index: int) -> list[Due]:
         """The requests that waited for this one, now complete, and for nothing else."""
-        self._close(index)
+        self.close(index)
         due = self._ready(self._followers[index])
         if not self._open:
             self.ended = self.ended or "finished"
@@ -90,7 +90,7 @@ class Play:
 
     def failed(self, index: int) -> list[Due]:
         """As `answered`; a failure ends the play if it is the root's, else the sub-agent with those that it started."""
-        self._close(index)
+        self.close(index)
         gone = {self.tree.requests[index].chain}
         if 0 in gone:
             self.end("failed")
@@ -113,11 +113,8 @@ class Play:
         """Give out nothing more."""
         self.ended = self.ended or why
 
-    def withdraw(self, index: int) -> None:
-        """Take back a request that was given out and will not be sent, because the play has ended."""
-        self._close(index)
-
-    def _close(self, index: int) -> None:
+    def close(self, index: int) -> None:
+        """Nothing waits for a request any more: it is answered or has failed, or is not sent because the play ended."""
         self._open.discard(index)
         self._finish(index)
 

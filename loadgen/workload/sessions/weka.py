@@ -74,18 +74,15 @@ class _Reader:
                 raise ValueError(f"{_at(here)}: t = {request.t:g}: expected seconds, in ascending order")
             last_s = start_s
             if request.requests is not None:
-                self._read_subagent(request.requests, chain, start_s, here)
+                if len(here) > _MAX_NESTING:
+                    raise ValueError(f"{_at(here)}: expected at most {counted(_MAX_NESTING, 'level')} of sub-agents")
+                self.parents.append(chain)
+                relative = bool(request.requests) and request.requests[0].t < start_s
+                self.read(request.requests, len(self.parents) - 1, start_s if relative else 0.0, here)
             elif request.type == "subagent":
                 raise ValueError(f"{_at(here)}: expected the requests of a sub-agent")
             else:
                 self._add(request, chain, start_s, here)
-
-    def _read_subagent(self, requests: Sequence[_Request], parent: int, start_s: float, here: list[int]) -> None:
-        if len(here) > _MAX_NESTING:
-            raise ValueError(f"{_at(here)}: expected at most {counted(_MAX_NESTING, 'level')} of sub-agents")
-        self.parents.append(parent)
-        relative = bool(requests) and requests[0].t < start_s
-        self.read(requests, len(self.parents) - 1, start_s if relative else 0.0, here)
 
     def _add(self, request: _Request, chain: int, start_s: float, here: list[int]) -> None:
         took_s = request.api_time or 0.0

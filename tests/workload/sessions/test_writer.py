@@ -11,11 +11,10 @@ from loadgen.simulator.engine import Engine
 from loadgen.simulator.physics import Physics
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_prompts
 from loadgen.workload.sessions.ceiling import Ceilings
-from loadgen.workload.sessions.data import SessionData, Sessions
+from loadgen.workload.sessions.data import SessionData, Sessions, SessionWriter
 from loadgen.workload.sessions.generated import generated_tree
 from loadgen.workload.sessions.play import Play, PlayRules
 from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, common_start, session_tree
-from loadgen.workload.sessions.writer import SessionWriter
 
 DATA = SessionData(form="generated", sessions=1)
 
