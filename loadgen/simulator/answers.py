@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from loadgen.simulator.engine import Engine, Sequence
-from loadgen.simulator.ground_truth import GroundTruth, Outcome, ServedStream
+from loadgen.simulator.ground_truth import GroundTruth, Outcome, ServedSession, ServedStream
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, Connection, chunk
 from loadgen.simulator.scores import Scores
-from loadgen.simulator.sessions import ServedSession
 from loadgen.simulator.tokens import ANSWER
 from loadgen.simulator.vllm_events import Events, Field, Finish
 

@@ -2,7 +2,7 @@
 
 Besides vLLM's own: GET /truth (what was served, see `ground_truth`) and GET /truth?since=UNIX_NS&until=UNIX_NS (within
 that window; either may be missing), both without vramp's canaries, which are recognised by their X-Request-Id; GET
-/truth/sessions (what was served of each session, see `sessions`); POST /truth/reset; and to change a running engine
+/truth/sessions (the same of each session); POST /truth/reset; and to change a running engine
 POST /admin/faults `{"faults": ["reset:share=0.1"]}` and POST /admin/config `{"base_ms": 12}`; GET on either shows it.
 Unknown fields of a body are ignored, as by vLLM.
 """
@@ -34,12 +34,11 @@ from loadgen.simulator.faults import (
     wrong_scores,
     wrong_text,
 )
-from loadgen.simulator.ground_truth import GroundTruth
+from loadgen.simulator.ground_truth import TOKEN_HEADER, GroundTruth, ServedSession
 from loadgen.simulator.http import Connection, Request
 from loadgen.simulator.physics import SIZE_OF_POOL
 from loadgen.simulator.scores import MAX_TOP, Scores
 from loadgen.simulator.service import Service
-from loadgen.simulator.sessions import TOKEN_HEADER, ServedSession
 from loadgen.simulator.vllm_events import Events, ResponseEvents, encode
 from loadgen.workload.questions import questions_of
 
@@ -97,7 +96,7 @@ class Generate(msgspec.Struct):
         return self.input or self.messages or []
 
     @property
-    def asked(self) -> str:
+    def question(self) -> str:
         """The last message of a chat, or the prompt of a completion; empty if it is no text."""
         chat = self.conversation
         return chat[-1].text if chat else self.prompt if isinstance(self.prompt, str) else ""
@@ -332,7 +331,7 @@ class Api:
         ids = prompt_ids(body, chat=chat)
         limit = self._limit(body, len(ids), chat=chat)
         sequence = service.engine.sequence(number, ids, limit, start=tokens.answer_start(ids))
-        known = known_answers().get(body.asked)
+        known = known_answers().get(body.question)
         if known is not None and len(known) < limit:
             sequence.limit, sequence.reason = len(known), "stop"
         elif "endless" not in faults:

@@ -12,19 +12,27 @@ Memory is bounded: percentiles are exact up to `EXACT` samples; beyond that ever
 fourth, and so on, spread evenly over time, while count, mean and max stay exact. The oldest streams and steps are
 dropped, and a window that includes them says so. A report sorts what is kept (a tenth of a second when full), so
 request it after the load.
+
+Sessions are told apart by the headers of their requests: `X-Session-ID` names the session of a request and
+`X-Parent-Session-ID` the one that started it. Counts are those of the engine: a prompt counts with its first token, so
+the sums over all sessions equal the engine's counters.
 """
 
 import time
 from array import array
-from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from operator import sub
 from typing import Any, Literal
+
+from loadgen.simulator import engine
 
 KEPT_EVENTS = 1 << 22  # of ended streams, 8 bytes each
 KEPT_STEPS = 1 << 17
 _STREAM_COSTS = 32  # a stream's overhead, in events
+TOKEN_HEADER = "x-session-token"  # noqa: S105  # its name
+_KEPT_SESSIONS = 100_000
 
 Outcome = Literal["completed", "aborted", "failed"]
 
@@ -227,3 +235,62 @@ class GroundTruth:
             "faults": self.faults,
             "by_streams": self.history.window()["by_streams"],
         }
+
+
+@dataclass(slots=True)
+class ServedSession:
+    """One session; tokens without a first answer token are not counted."""
+
+    parent: str = ""
+    requests: int = 0
+    open: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    tokens_returned: int = 0  # requests that brought the router's token of this session
+    tokens_missing: int = 0  # requests after the first answer's head that did not
+
+    def arrived(self, headers: Mapping[str, str], token: str | None) -> None:
+        """Record a request; `token` is the router's for this session, if it gives any."""
+        if token is not None and self.requests:
+            returned = headers.get(TOKEN_HEADER) == token
+            self.tokens_returned += returned
+            self.tokens_missing += not returned
+        self.requests += 1
+        self.open += 1
+
+    def ended(self, sequence: engine.Sequence) -> None:
+        self.open -= 1
+        if sequence.first_ns:
+            self.prompt_tokens += sequence.prompt_len
+            self.cached_tokens += sequence.cached
+            self.output_tokens += sequence.generated
+
+
+class ServedSessions:
+    """The sessions of recent requests; those that were idle for longest are dropped."""
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[str, ServedSession] = OrderedDict()
+
+    def of(self, headers: Mapping[str, str]) -> ServedSession | None:
+        """The session of a request with these headers; None if they name none."""
+        name = headers.get("x-session-id")
+        if name is None:
+            return None
+        session = self._sessions.setdefault(name, ServedSession(headers.get("x-parent-session-id", "")))
+        self._sessions.move_to_end(name)
+        if len(self._sessions) > _KEPT_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
+
+    def report(self) -> dict[str, Any]:
+        """All sessions by name, with the sums over them."""
+        totals = {
+            name: sum(getattr(session, name) for session in self._sessions.values())
+            for name in ("requests", "open", "prompt_tokens", "cached_tokens", "output_tokens")
+        }
+        return {"total": totals, "sessions": {name: asdict(session) for name, session in self._sessions.items()}}
+
+    def reset(self) -> None:
+        self._sessions.clear()

@@ -94,7 +94,12 @@ class Metrics:
     def text(self, engine: Engine, answered: Mapping[tuple[str, str, int], int]) -> str:
         """The page; `answered` are the server's answers by path, method and status."""
         lines = ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {self._started_s!r}"]
-        lines += _answers(answered)
+        # The HTTP answers as counted by the library that vLLM uses: with statuses by class.
+        by_class = Counter[str]()
+        for (path, method, status), count in answered.items():
+            by_class[f'handler="{path}",method="{method}",status="{status // 100}xx"'] += count
+        lines += ["# TYPE http_requests_total counter"] if by_class else []
+        lines += [f"http_requests_total{{{labels}}} {float(count)!r}" for labels, count in by_class.items()]
         for name, kind, samples in self._numbers(engine):
             lines += [f"# HELP vllm:{name} Simulated.", f"# TYPE vllm:{name} {kind}"]
             lines += [f"vllm:{name}{{{self._labels}{extra}}} {float(value)!r}" for extra, value in samples.items()]
@@ -140,12 +145,3 @@ class Metrics:
             ("request_success_total", "counter", finished),
             ("estimated_flops_per_gpu_total", "counter", {"": flops}),
         ]
-
-
-def _answers(answered: Mapping[tuple[str, str, int], int]) -> list[str]:
-    """The HTTP answers as counted by the library that vLLM uses: with statuses by class."""
-    by_class = Counter[str]()
-    for (path, method, status), count in answered.items():
-        by_class[f'handler="{path}",method="{method}",status="{status // 100}xx"'] += count
-    head = ["# TYPE http_requests_total counter"] if by_class else []
-    return head + [f"http_requests_total{{{labels}}} {float(count)!r}" for labels, count in by_class.items()]

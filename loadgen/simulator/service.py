@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 from loadgen.simulator.engine import Engine, Sequence
 from loadgen.simulator.faults import Fault
-from loadgen.simulator.ground_truth import GroundTruth
+from loadgen.simulator.ground_truth import GroundTruth, ServedSessions
 from loadgen.simulator.metrics import Metrics
 from loadgen.simulator.physics import Physics
-from loadgen.simulator.sessions import ServedSessions
 from loadgen.worker.timing import PreciseTimer
 
 _COMPLAINT_S = 1.0  # a minute in vLLM
