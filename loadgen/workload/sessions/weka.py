@@ -7,7 +7,7 @@ the session's start or, in some files, from the sub-agent's. `api_time` is how l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -47,58 +47,54 @@ def weka_session(content: bytes, left_out: Counter[str]) -> SessionTree | None:
         raise ValueError(f"expected {_SHAPE}; {error}") from None
     if not 1 <= session.block_size <= 1_000_000:
         raise ValueError(f"block_size: expected a number of tokens, not {session.block_size}")
-    reader = _Reader(left_out)
-    reader.read(session.requests, 0, 0.0, [])
-    if not reader.recorded:
+    parents: list[int | None] = [None]
+    recorded = list(_recorded(session.requests, parents, left_out))
+    if not recorded:
         return None
     try:
-        return session_tree(session.id, session.block_size, reader.recorded, reader.parents)
+        return session_tree(session.id, session.block_size, recorded, parents)
     except ValueError as error:
         raise ValueError(f"session {session.id!r}: {error}") from None
 
 
-class _Reader:
-    """Collects the requests of a session from its nested lists."""
-
-    def __init__(self, left_out: Counter[str]) -> None:
-        self.recorded: list[RecordedRequest] = []
-        self.parents: list[int | None] = [None]
-        self._left_out = left_out
-
-    def read(self, requests: Sequence[_Request], chain: int, since_s: float, place: list[int]) -> None:
-        last_s = 0.0
-        for number, request in enumerate(requests):
-            here = [*place, number]
-            start_s = since_s + request.t
-            if not 0 <= request.t <= MAX_SECONDS or start_s < last_s:
-                raise ValueError(f"{_at(here)}: t = {request.t:g}: expected seconds, in ascending order")
-            last_s = start_s
-            if request.requests is not None:
-                if len(here) > _MAX_NESTING:
-                    raise ValueError(f"{_at(here)}: expected at most {counted(_MAX_NESTING, 'level')} of sub-agents")
-                self.parents.append(chain)
-                relative = bool(request.requests) and request.requests[0].t < start_s
-                self.read(request.requests, len(self.parents) - 1, start_s if relative else 0.0, here)
-            elif request.type == "subagent":
-                raise ValueError(f"{_at(here)}: expected the requests of a sub-agent")
-            else:
-                self._add(request, chain, start_s, here)
-
-    def _add(self, request: _Request, chain: int, start_s: float, here: list[int]) -> None:
-        took_s = request.api_time or 0.0
-        for name, tokens in (("in", request.isl), ("out", request.osl)):
-            if not 0 <= tokens <= MAX_TOKENS:
-                raise ValueError(f"{_at(here)}: {name}: expected a number of tokens, not {tokens}")
-        if not 0 <= took_s <= MAX_SECONDS:
-            raise ValueError(f"{_at(here)}: api_time: expected seconds, not {took_s:g}")
-        if not request.isl or not request.osl:
-            self._left_out[EMPTY_ANSWER if request.isl else EMPTY_PROMPT] += 1
-            return
-        self.recorded.append(
-            RecordedRequest(start_s, start_s + took_s, request.isl, request.osl, chain, request.hash_ids)
-        )
+def _recorded(
+    requests: Sequence[_Request],
+    parents: list[int | None],
+    left_out: Counter[str],
+    chain: int = 0,
+    since_s: float = 0.0,
+    place: Sequence[str] = (),
+) -> Iterator[RecordedRequest]:
+    """The requests in a list, which may be nested; adds the parent of each sub-agent to `parents`."""
+    last_s = 0.0
+    for number, request in enumerate(requests, start=1):
+        here = [*place, f"request {number}"]
+        where = ": ".join(here)
+        start_s = since_s + request.t
+        if not 0 <= request.t <= MAX_SECONDS or start_s < last_s:
+            raise ValueError(f"{where}: t = {request.t:g}: expected seconds, in ascending order")
+        last_s = start_s
+        if request.requests is not None:
+            if len(here) > _MAX_NESTING:
+                raise ValueError(f"{where}: expected at most {counted(_MAX_NESTING, 'level')} of sub-agents")
+            parents.append(chain)
+            relative = bool(request.requests) and request.requests[0].t < start_s
+            began_s = start_s if relative else 0.0
+            yield from _recorded(request.requests, parents, left_out, len(parents) - 1, began_s, here)
+        elif request.type == "subagent":
+            raise ValueError(f"{where}: expected the requests of a sub-agent")
+        elif _is_answered(request, where):
+            ended_s = start_s + (request.api_time or 0.0)
+            yield RecordedRequest(start_s, ended_s, request.isl, request.osl, chain, request.hash_ids)
+        else:
+            left_out[EMPTY_ANSWER if request.isl else EMPTY_PROMPT] += 1
 
 
-def _at(place: Sequence[int]) -> str:
-    """Where a request is, counted from 1."""
-    return ": ".join(f"request {number + 1}" for number in place)
+def _is_answered(request: _Request, where: str) -> bool:
+    """Whether a request has tokens in its prompt and its answer; raises ValueError for numbers that cannot be."""
+    for name, tokens in (("in", request.isl), ("out", request.osl)):
+        if not 0 <= tokens <= MAX_TOKENS:
+            raise ValueError(f"{where}: {name}: expected a number of tokens, not {tokens}")
+    if request.api_time is not None and not 0 <= request.api_time <= MAX_SECONDS:
+        raise ValueError(f"{where}: api_time: expected seconds, not {request.api_time:g}")
+    return request.isl > 0 and request.osl > 0
