@@ -15,7 +15,6 @@ import loadgen
 
 NOTE = "build.json"
 """The file next to this module in which a wheel and an sdist carry their build."""
-_CHECKOUT = Path(__file__).parents[1]
 _GIT_TIMEOUT_S = 10
 
 
@@ -43,7 +42,7 @@ def this_build(folder: Path = Path(__file__).parent) -> Build | None:
         return from_git(folder.parent)
 
 
-def from_git(checkout: Path = _CHECKOUT) -> Build | None:
+def from_git(checkout: Path) -> Build | None:
     """The build of a git checkout; None if it is none, or if there is no git."""
     git = shutil.which("git")
     if git is None or not (checkout / ".git").exists():

@@ -65,11 +65,8 @@ def named_box(text: str) -> tuple[Part, int | None]:
     count, word = match.groups() if match is not None else (None, "")
     part = next((part for part in PARTS if part.word == word), None)
     if part is None:
-        raise ProfileError(f"--box {text}: no such GPU is known; expected [COUNTx]PART, such as {_nearest(word)}")
+        words = [part.word for part in PARTS]
+        same = [one for one in words if one.startswith(f"{word}-")] if word else []
+        near = ", ".join(same or difflib.get_close_matches(word, words, n=3, cutoff=0.5) or words)
+        raise ProfileError(f"--box {text}: no such GPU is known; expected [COUNTx]PART, such as {near}")
     return part, part.board if count is None else int(count)
-
-
-def _nearest(word: str) -> str:
-    words = [part.word for part in PARTS]
-    same = [one for one in words if one.startswith(f"{word}-")] if word else []
-    return ", ".join(same or difflib.get_close_matches(word, words, n=3, cutoff=0.5) or words)

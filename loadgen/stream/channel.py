@@ -121,7 +121,7 @@ class Channel:
     def free(self) -> None:
         """Break the reference cycles once nothing more comes; a worker's rare collections would keep them for hours."""
         del self._parser
-        self.on_header = _ignore_header
+        self.on_header = lambda _name, _value: None
         self.write, self.close_transport, self.output_began = _not_connected, _nothing, _nothing
 
     def sent_late(self, stamp_ns: int) -> None:
@@ -498,10 +498,6 @@ def _is_silent_token(stream: Stream, choice: Choice, grown: int) -> bool:
 
 def _not_connected(_: bytes) -> bool:
     raise AssertionError("a request was put on a channel that is not connected")
-
-
-def _ignore_header(_: bytes, __: bytes) -> None:
-    return
 
 
 def _nothing() -> None:

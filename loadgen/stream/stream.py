@@ -220,20 +220,16 @@ class Stream:
         samples.e2e_censored_ns.append(age_ns)
         ttft_ns = self.ttft_ns if self.first_ns else age_ns
         if not self.first_ns:
-            self._record_first_wait(now_ns)
+            # No first token will come within this stage.
+            samples.ttft_censored_ns.append(age_ns)
+            samples.ttft_from_intended_censored_ns.append(now_ns - self.intended_ns)
+            if self.first_turn is not None:
+                later = samples.ttft_later_turns_censored_ns
+                (samples.ttft_first_turn_censored_ns if self.first_turn else later).append(age_ns)
         if self.awaits_answer or (samples.reasons and not self.first_ns):
             samples.answer_ttft_censored_ns.append(age_ns)
         if limits is not None and not limits.met(ttft_ns, 0, age_ns):
             samples.beyond += 1
-
-    def _record_first_wait(self, now_ns: int) -> None:
-        """Record the wait so far as a lower bound of TTFT, as no first token will come within this stage."""
-        self.samples.ttft_censored_ns.append(now_ns - self.sent_ns)
-        self.samples.ttft_from_intended_censored_ns.append(now_ns - self.intended_ns)
-        if self.first_turn is not None:
-            samples = self.samples
-            censored = samples.ttft_first_turn_censored_ns if self.first_turn else samples.ttft_later_turns_censored_ns
-            censored.append(now_ns - self.sent_ns)
 
     def _record_part(self) -> None:
         """Record the TPOT of the part within the window, if it is long enough and its tokens are known."""

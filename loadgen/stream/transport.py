@@ -49,7 +49,10 @@ class Sockets:
         self.unsent_bytes = 0  # of requests that the kernel has not taken completely; they stay in memory until then
         self.rest_taken: Callable[[], None] = lambda: None  # called when `unsent_bytes` has fallen
         self._reads = 0
-        self._stamping = _hold_timestamps()
+        # The kernel enables timestamping in the background for the first socket that asks, and disables it with the
+        # last: without this socket, a worker's first reads would come without stamps.
+        self._stamping = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        _try_option(self._stamping, socket.SOL_SOCKET, _SO_TIMESTAMPNS)
         self.send_due: Callable[[], None] = lambda: None
         """Called before each read: a due request must not wait, whereas bytes already carry their arrival time."""
         self.loop.add_reader(self.epoll.fileno(), self._serve)
@@ -74,7 +77,9 @@ class Sockets:
                 sock.bind((source, 0))
             await self.loop.sock_connect(sock, (address.ip, address.port))
             if tls is not None:
-                await self._begin_tls(channel, sock, address, tls)
+                await self.loop.create_connection(
+                    lambda: _TlsProtocol(channel, self), sock=sock, ssl=tls, server_hostname=address.tls_name
+                )
         except BaseException:
             sock.close()
             raise
@@ -100,13 +105,6 @@ class Sockets:
         """Subtract bytes that the kernel has taken, or whose connection is closed."""
         self.unsent_bytes -= count
         self.rest_taken()
-
-    async def _begin_tls(
-        self, channel: Channel, sock: socket.socket, address: ServerAddress, tls: ssl.SSLContext
-    ) -> None:
-        await self.loop.create_connection(
-            lambda: _TlsProtocol(channel, self), sock=sock, ssl=tls, server_hostname=address.tls_name
-        )
 
     def _serve(self) -> None:
         """Read from all ready sockets; in a large batch, those that wait for a first token come first.
@@ -291,17 +289,6 @@ class _TlsProtocol(asyncio.Protocol):
         self._free()
         self._channel.lost("reset", reason)
         self._channel.free()
-
-
-def _hold_timestamps() -> socket.socket:
-    """A socket that keeps kernel timestamping enabled for as long as it is open.
-
-    The kernel enables it in the background for the first socket that asks, and disables it with the last: without this
-    socket, a worker's first reads would come without stamps.
-    """
-    holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    _try_option(holder, socket.SOL_SOCKET, _SO_TIMESTAMPNS)
-    return holder
 
 
 def _try_option(sock: socket.socket, level: int, option: int) -> None:

@@ -384,17 +384,15 @@ class Driver:
     def _connect_failed(self, run: StageRun, message: str) -> None:
         """Count a request that failed because there was no connection to send it on."""
         self._back_off.failures_in_row += 1
-        if run is self.current and not run.exhausted and self._has_request(run):
+        # Whether there is still a request that the connection was for.
+        waiting = self.arrivals.waiting if run.sessions is None else run.sessions.due
+        has_request = bool(waiting) or (run.rate is None and run.sessions is None)
+        if run is self.current and not run.exhausted and has_request:
             stream = run.next_stream(time.time_ns() if run.rate is None else self.arrivals.take_waiting())
             stream.fail("connect", message)
             run.end_conversation(stream)
         # Even if the request is of an earlier stage: while being opened, its connection took a slot of the present one.
         self._back_off.begin(len(self.open))
-
-    def _has_request(self, run: StageRun) -> bool:
-        """Whether there is still a request that a failed connection was for."""
-        waiting = self.arrivals.waiting if run.sessions is None else run.sessions.due
-        return bool(waiting) or (run.rate is None and run.sessions is None)
 
     def _unanswered(self, channel: Channel, stream: Stream) -> None:
         """Send a request again on a new connection, because its reused one was closed before the response."""

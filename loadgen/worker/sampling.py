@@ -7,8 +7,6 @@ between loads, and checked at a tick.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from loadgen.metrics.degenerate import MIN_EVENTS
 from loadgen.stream.channel import Channel
 from loadgen.stream.events import text_of
@@ -19,12 +17,6 @@ EVENTS = 256
 _MAX_DUE = 4
 
 
-class _Followed(NamedTuple):
-    channel: Channel
-    stream: Stream
-    samples: StageSamples  # of the stage in which it was sent
-
-
 class AnswerSampler:
     """Keeps the answers of a few streams and counts degenerate ones in the stage in which they were sent."""
 
@@ -33,22 +25,21 @@ class AnswerSampler:
         self.due = int(wanted)
         """How many of the next streams to sample; it accumulates, so a burst of requests yields a few samples."""
         self._wanted = wanted
-        self._followed: list[_Followed] = []
+        self._followed: list[tuple[Channel, Stream, StageSamples]] = []  # with the samples of the stage of its sending
 
     def follow(self, channel: Channel, stream: Stream) -> None:
         self.due -= 1
         stream.pieces = []
-        self._followed.append(_Followed(channel, stream, stream.samples))
+        self._followed.append((channel, stream, stream.samples))
 
     def tick(self) -> None:
         """Check the complete answers; failed streams and those that outlived their stage say nothing about a load."""
         self.due = min(self.due + self._wanted, _MAX_DUE)
-        self._followed = [followed for followed in self._followed if not _judged(followed)]
+        self._followed = [followed for followed in self._followed if not _judged(*followed)]
 
 
-def _judged(followed: _Followed) -> bool:
+def _judged(channel: Channel, stream: Stream, samples: StageSamples) -> bool:
     """Check an answer once enough of it has arrived; returns False until then."""
-    channel, stream, samples = followed
     pieces = stream.pieces or []
     over = channel.stream is not stream
     within = stream.samples is samples

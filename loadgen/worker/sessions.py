@@ -114,7 +114,12 @@ class LiveSessions:
         for _ in range(most - len(self._live)):
             self._begin(inside=self.wanted.start)
         while len(self._live) > most:
-            self._stop(self._live.popitem()[1])
+            number, session = self._live.popitem()
+            self._censor(session)
+            session.play.end("stopped")
+            self._counts.cut += 1
+            self._stopped[number] = session
+            self._go_on(session, [])
 
     @property
     def live(self) -> int:
@@ -140,13 +145,6 @@ class LiveSessions:
         self._counts.begun += 1
         self._counts.begun_inside += start is not None
         self._go_on(session, play.begin())
-
-    def _stop(self, session: _Live) -> None:
-        self._censor(session)
-        session.play.end("stopped")
-        self._counts.cut += 1
-        self._stopped[session.number] = session
-        self._go_on(session, [])
 
     def _go_on(self, session: _Live, following: Iterable[Due]) -> None:
         """Wait for the requests that follow, or end the session if none does."""
