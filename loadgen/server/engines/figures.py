@@ -9,7 +9,7 @@ from typing import Any
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, EngineView, SpecDecode
 from loadgen.server.engines.names import GAUGES, LATENCIES
 from loadgen.server.engines.sample import Counters, EngineHistogram, EngineSample
-from loadgen.server.engines.window import EngineDelta, delta, engine_doubts, intervals_s
+from loadgen.server.engines.window import delta, engine_doubts, intervals_s
 
 _MIN_SPAN_S = 0.5  # for a rate: a stage boundary may be read right after a poll, and one step is no rate
 _SUCCESS = ("1", "2", "3")  # first digits of statuses that are not errors
@@ -21,10 +21,13 @@ def view_of(
     """The engine now, with rates since a sample `span_s` earlier; `apart`: it is one of several, without latencies."""
     if sample is None:
         return None
-    change = (delta(before, sample) if before is not None else None) or EngineDelta()
+    change = (delta(before, sample) if before is not None else None) or Counters()
     known = before.engines if before is not None else {}
     span_s = span_s if span_s >= _MIN_SPAN_S else 0.0
-    rate = partial(_rate, span_s=span_s)
+
+    def rate(count: float | None) -> float | None:
+        return None if count is None or not span_s else round(count / span_s, 1)
+
     return EngineView(
         **{name: getattr(sample, name) for name in GAUGES},
         waiting_by_reason=_positive(sample.waiting_by_reason),
@@ -88,7 +91,7 @@ def stage_of(
     )
 
 
-def _shared(change: EngineDelta, sample: EngineSample, span_s: float, *, apart: bool) -> dict[str, Any]:
+def _shared(change: Counters, sample: EngineSample, span_s: float, *, apart: bool) -> dict[str, Any]:
     """The figures that a view and a stage share."""
     read, written = change.read_bytes_per_gpu, change.write_bytes_per_gpu
     hbm_bytes = None if read is None or written is None else read + written
@@ -108,16 +111,12 @@ def _shared(change: EngineDelta, sample: EngineSample, span_s: float, *, apart: 
     }
 
 
-def _rate(count: float | None, span_s: float) -> float | None:
-    return None if count is None or not span_s else round(count / span_s, 1)
-
-
 def _per_gpu(counted: float | None, span_s: float, unit: float = 1.0) -> float | None:
     """A rate per GPU; None if the count is 0, because an engine that does not count leaves its counter at 0."""
     return None if not counted or not span_s else counted / span_s / unit
 
 
-def _ended(change: EngineDelta, before: EngineSample | None, after: EngineSample) -> float | None:
+def _ended(change: Counters, before: EngineSample | None, after: EngineSample) -> float | None:
     """The number of requests that ended, from the count of end-to-end latencies."""
     if change.e2e is not None:
         return change.e2e.count
@@ -125,16 +124,17 @@ def _ended(change: EngineDelta, before: EngineSample | None, after: EngineSample
 
 
 def _latencies(counters: Counters, doubts: Mapping[str, str] | None = None) -> dict[str, EngineLatencyMs]:
-    known = {name: getattr(counters, name) for name in LATENCIES if name not in (doubts or {})}
-    return {name: _latency_ms(one) for name, one in known.items() if one is not None and one.count}
-
-
-def _latency_ms(histogram: EngineHistogram) -> EngineLatencyMs:
-    within = {
-        name: (_ms(low_s), None if high_s is None else _ms(high_s))
-        for name, (low_s, high_s) in intervals_s(histogram).items()
-    }
-    return EngineLatencyMs(int(histogram.count), _ms(histogram.mean_s), within)
+    found = {}
+    for name in LATENCIES:
+        histogram: EngineHistogram | None = getattr(counters, name)
+        if histogram is None or not histogram.count or name in (doubts or {}):
+            continue
+        within = {
+            percentile: (_ms(low_s), None if high_s is None else _ms(high_s))
+            for percentile, (low_s, high_s) in intervals_s(histogram).items()
+        }
+        found[name] = EngineLatencyMs(int(histogram.count), _ms(histogram.mean_s), within)
+    return found
 
 
 def _ms(seconds: float) -> float:
@@ -142,7 +142,7 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-def _spec(change: EngineDelta, sample: EngineSample) -> SpecDecode | None:
+def _spec(change: Counters, sample: EngineSample) -> SpecDecode | None:
     """Speculative decoding, from the window's counters, or from the engine's gauges where it lacks counters."""
     drafts, drafted, accepted = change.drafts, change.drafted_tokens, change.accepted_tokens
     steps = drafts if drafts is not None else drafted

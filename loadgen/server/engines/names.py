@@ -33,13 +33,12 @@ class EngineNames(NamedTuple):
 
 def _of(*series: str, absent: str = "", zero: str = "", label: str = "") -> EngineFigure:
     """A figure by its series, given as PromQL selectors: `name`, or `name{label="value"}`."""
-    return EngineFigure(tuple(_series(each) for each in series), absent, zero, label)
-
-
-def _series(selector: str) -> tuple[str, Mapping[str, str]]:
-    name, _, condition = selector.partition("{")
-    label, _, value = condition.removesuffix("}").partition("=")
-    return name, ({label: value.strip('"')} if condition else {})
+    parsed: list[tuple[str, Mapping[str, str]]] = []
+    for selector in series:
+        name, _, condition = selector.partition("{")
+        key, _, value = condition.removesuffix("}").partition("=")
+        parsed.append((name, {key: value.strip('"')} if condition else {}))
+    return EngineFigure(tuple(parsed), absent, zero, label)
 
 
 LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode")

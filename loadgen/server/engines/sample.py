@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from itertools import chain
 from statistics import fmean
 from typing import Any, TypeVar
@@ -76,6 +75,25 @@ class Counters(msgspec.Struct, frozen=True):
     prefill: EngineHistogram | None = None
     decode: EngineHistogram | None = None
 
+    @property
+    def prefix_hit_rate(self) -> float | None:
+        """The share of prompt tokens that hit the prefix cache; None if there were none, or the figures conflict.
+
+        Hits per look-up are the last resort: before mid-2026, vLLM counts a waiting request at each look-up.
+        """
+        if self.prompt_tokens_by_source is not None:
+            tokens = sum(self.prompt_tokens_by_source.values())
+            return self.prompt_tokens_by_source.get("local_cache_hit", 0.0) / tokens if tokens else None
+        return _share(self.prefix_hits, self.prefix_queries)
+
+    @property
+    def external_prefix_hit_rate(self) -> float | None:
+        return _share(self.external_hits, self.external_queries)
+
+
+def _share(hits: float | None, queries: float | None) -> float | None:
+    return None if not queries or hits is None or hits > queries else hits / queries
+
 
 COUNTER_FIELDS = Counters.__struct_fields__
 
@@ -124,15 +142,10 @@ _Labels = Mapping[str, str]
 _Page = dict[str, list[tuple[_Labels, float]]]  # labels and value, by name
 
 
-@cache
-def _families(kind: EngineKind) -> tuple[str, ...]:
-    figures = (_STARTED, *ENGINES[kind].figures.values())
-    return tuple({name for figure in figures for name, _ in figure.series})
-
-
 def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
     # Parsing is slow, and most of the page is about Python and HTTP: only the engine's lines are parsed.
-    families = _families(kind)
+    figures = (_STARTED, *ENGINES[kind].figures.values())
+    families = tuple({name for figure in figures for name, _ in figure.series})
     ours = [line for line in lines if line.startswith(families)]
     if len(ours) > _MAX_LINES:
         raise ServerError(
@@ -184,15 +197,16 @@ def _by_engine(page: _Page, label: str) -> dict[str, _Page]:
 
 def _sample(page: _Page, kind: EngineKind) -> EngineSample:
     engine = ENGINES[kind]
-    values = {name: _value(page, name, figure, engine) for name, figure in engine.figures.items()}
+    values: dict[str, Any] = {}
+    for name, figure in engine.figures.items():
+        if name in LATENCIES:
+            values[name] = _histogram(page, figure)
+        elif figure.label:
+            values[name] = _parts(page, figure, engine.parts)
+        else:
+            values[name] = _number(page, name, figure)
     started = _number(page, "started_unix_s", _STARTED)
     return EngineSample(**values, kind=kind, started_unix_s=started, unavailable=_unavailable(values, engine))
-
-
-def _value(page: _Page, name: str, figure: EngineFigure, engine: EngineNames) -> Any:  # noqa: ANN401 - as the field is
-    if name in LATENCIES:
-        return _histogram(page, figure)
-    return _parts(page, figure, engine.parts) if figure.label else _number(page, name, figure)
 
 
 def _unavailable(values: Mapping[str, Any], engine: EngineNames) -> dict[str, str]:
@@ -215,7 +229,7 @@ def _values(page: _Page, name: str, where: _Labels) -> list[tuple[_Labels, float
 
 def _number(page: _Page, name: str, figure: EngineFigure) -> float | None:
     found = next((values for series in figure.series if (values := _values(page, *series))), None)
-    return None if found is None else together(name, [value for _, value in found])
+    return None if found is None else _together(name, [value for _, value in found])
 
 
 def _parts(page: _Page, figure: EngineFigure, renamed: Mapping[str, str]) -> dict[str, float] | None:
@@ -249,7 +263,7 @@ def _histogram(page: _Page, figure: EngineFigure) -> EngineHistogram | None:
     return None
 
 
-def together(name: str, values: Sequence[float]) -> float:
+def _together(name: str, values: Sequence[float]) -> float:
     """Combine a figure of several engines or servers."""
     if name == "kv_usage":
         return max(values)
@@ -257,7 +271,7 @@ def together(name: str, values: Sequence[float]) -> float:
 
 
 def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
-    """All samples combined by `together`; None if a sample is missing, and a figure is None if a sample lacks it.
+    """All samples combined; None if a sample is missing, and a figure is None if a sample lacks it.
 
     For engines whose series appear late, a missing figure counts as zero.
     """
@@ -283,7 +297,7 @@ def _sum(name: str, values: list[Any], *, late: bool = False) -> Any:  # noqa: A
         return None
     if isinstance(values[0], Mapping):
         return {key: sum(value.get(key, 0.0) for value in values) for key in sorted({*chain(*values)})}
-    return sum_histograms(values) if isinstance(values[0], EngineHistogram) else together(name, values)
+    return sum_histograms(values) if isinstance(values[0], EngineHistogram) else _together(name, values)
 
 
 def sum_histograms(parts: Iterable[EngineHistogram]) -> EngineHistogram:
@@ -310,9 +324,9 @@ def continued(earlier: EngineSample, sample: EngineSample) -> EngineSample:
 
 
 def _continued(name: str, earlier: Any, later: Any) -> Any:  # noqa: ANN401 - as the field is
-    if earlier is None or later is None:
-        return later if earlier is None else earlier
-    return earlier + later if isinstance(later, float | int) else _sum(name, [earlier, later])
+    if isinstance(earlier, float) and isinstance(later, float):
+        return earlier + later  # also where several engines have a mean
+    return _sum(name, [earlier, later], late=True)
 
 
 def without_counts(sample: EngineSample) -> EngineSample:

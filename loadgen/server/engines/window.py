@@ -9,7 +9,7 @@ a waiting request was counted repeatedly.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -17,39 +17,15 @@ from loadgen.server.engines.names import LATENCIES
 from loadgen.server.engines.sample import COUNTER_FIELDS, Counters, EngineHistogram, EngineSample
 
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-_FROM_CACHE = "local_cache_hit"
 _ROUNDING_S = 1e-6
 _STALE_S = 1.0  # how old gauges may be: they are set at each step, and requests may have arrived since
 
 
-class EngineDelta(Counters, frozen=True):
-    """What happened between two samples; a latency without observations is None."""
-
-    @property
-    def prefix_hit_rate(self) -> float | None:
-        """The share of prompt tokens that hit the prefix cache; None if there were none, or the figures conflict.
-
-        Hits per look-up are the last resort: before mid-2026, vLLM counts a waiting request at each look-up.
-        """
-        if self.prompt_tokens_by_source is not None:
-            tokens = sum(self.prompt_tokens_by_source.values())
-            return self.prompt_tokens_by_source.get(_FROM_CACHE, 0.0) / tokens if tokens else None
-        return _share(self.prefix_hits, self.prefix_queries)
-
-    @property
-    def external_prefix_hit_rate(self) -> float | None:
-        return _share(self.external_hits, self.external_queries)
-
-
-def _share(hits: float | None, queries: float | None) -> float | None:
-    return None if not queries or hits is None or hits > queries else hits / queries
-
-
-def delta(before: EngineSample, after: EngineSample) -> EngineDelta | None:
-    """What happened from one sample to the next; None if a counter went down in between."""
+def delta(before: EngineSample, after: EngineSample) -> Counters | None:
+    """What happened from one sample to the next, latencies only with observations; None if a counter went down."""
     if any(_fell(getattr(before, name), getattr(after, name)) for name in COUNTER_FIELDS):
         return None
-    return EngineDelta(**{name: _growth(before, after, name) for name in COUNTER_FIELDS})
+    return Counters(**{name: _growth(before, after, name) for name in COUNTER_FIELDS})
 
 
 def is_restarted(before: EngineSample, after: EngineSample) -> bool:
@@ -101,18 +77,17 @@ def _grown(before: EngineSample, after: EngineSample, name: str) -> EngineHistog
 
 def intervals_s(histogram: EngineHistogram) -> dict[str, tuple[float, float | None]]:
     """The bucket that contains each percentile, by nearest rank."""
-    return {name: _interval_s(histogram.buckets, share) for name, share in _PERCENTILES.items() if histogram.buckets}
-
-
-def _interval_s(buckets: Sequence[tuple[float, float]], share: float) -> tuple[float, float | None]:
-    total = buckets[-1][1]
-    rank = min(math.ceil(share * total), total)  # counts from outside need not be whole numbers
-    lower_s = 0.0
-    for bound_s, count in buckets:
-        if count >= rank:
-            return lower_s, None if math.isinf(bound_s) else bound_s
-        lower_s = bound_s
-    return lower_s, None
+    if not histogram.buckets:
+        return {}
+    bounds_s, counts = zip(*histogram.buckets, strict=True)
+    found = {}
+    for name, share in _PERCENTILES.items():
+        # Counts from outside need not be whole numbers.
+        rank = min(math.ceil(share * counts[-1]), counts[-1])
+        number = next(number for number, count in enumerate(counts) if count >= rank)
+        lower_s = bounds_s[number - 1] if number else 0.0
+        found[name] = (lower_s, None if math.isinf(bounds_s[number]) else bounds_s[number])
+    return found
 
 
 def engine_doubts(

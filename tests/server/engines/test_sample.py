@@ -233,6 +233,7 @@ def counted(counts: list[int]) -> EngineSample:
         kind="vllm",
         running=float(counts[0]),
         prompt_tokens=float(counts[1]),
+        flops_per_gpu=float(counts[1]),
         finished={"stop": float(counts[2])},
         ttft=ttft,
         engines={"0": EngineSample(kind="vllm", prompt_tokens=float(counts[1]))},
