@@ -47,12 +47,11 @@ async def check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
             return found
     except ClusterError as error:
         why = "the load cannot come from these hosts, and nothing is sent"
-        return [_blocks("host", line, why) for line in str(error).splitlines()]
-
-
-def _blocks(what: str, line: str, why: str) -> Finding:
-    seen, _, fix = line.rpartition("): ") if "): " in line else (line, "", "")
-    return Finding(what, "blocks", f"{seen})" if fix else line, why, fix)
+        found = []
+        for line in str(error).splitlines():
+            seen, separator, fix = line.rpartition("): ")
+            found.append(Finding("host", "blocks", f"{seen})" if separator else line, why, fix if separator else ""))
+        return found
 
 
 def limit_findings(facts: HostFacts, streams: int) -> list[Finding]:

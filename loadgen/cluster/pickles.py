@@ -29,10 +29,6 @@ _NAMES = {
 }
 
 
-class _Ignored:
-    """In the place of a part of a traceback, which nobody here looks at."""
-
-
 def _exception(kind: object, words: tuple[Any, ...], *_: object) -> Exception:
     return _require_exception(kind)(*words)
 
@@ -60,10 +56,10 @@ def _is_exception(module: str, name: str) -> bool:
 
 
 _REPLACED = {
-    # As distributed's tblib pickles exceptions.
-    ("tblib", "Code"): _Ignored,
-    ("tblib", "Frame"): _Ignored,
-    ("tblib", "Traceback"): _Ignored,
+    # As distributed's tblib pickles exceptions, whose tracebacks nobody here looks at.
+    ("tblib", "Code"): SimpleNamespace,
+    ("tblib", "Frame"): SimpleNamespace,
+    ("tblib", "Traceback"): SimpleNamespace,
     ("tblib.pickling_support", "unpickle_exception"): _exception,
     ("tblib.pickling_support", "unpickle_exception_with_attrs"): _exception_with_attributes,
     ("tblib.pickling_support", "unpickle_traceback"): _no_traceback,

@@ -59,8 +59,8 @@ class SshHost:
 
 
 @contextlib.asynccontextmanager
-async def connected_to(name: str) -> AsyncIterator[asyncssh.SSHClientConnection]:
-    """An SSH connection to `[user@]name[:port]`; raises `ClusterError`."""
+async def connected_to(name: str, python: str | None) -> AsyncIterator[SshHost]:
+    """The host `[user@]name[:port]`, with its Python, `python` if that is named; raises `ClusterError`."""
     user, _, rest = name.rpartition("@")
     host, separator, port = rest.rpartition(":")
     if not separator or rest.endswith("]"):
@@ -77,7 +77,7 @@ async def connected_to(name: str) -> AsyncIterator[asyncssh.SSHClientConnection]
     except (OSError, TimeoutError, asyncssh.Error, ValueError) as error:
         raise ClusterError(f"{name}: {_ssh_problem(error, name)}") from None
     try:
-        yield connection
+        yield await find_vramp(name, connection, python)
     finally:
         connection.abort()
 
@@ -98,8 +98,8 @@ def _ssh_problem(error: Exception, name: str) -> str:
     return f"SSH cannot be used: {reported}; look at ~/.ssh/config"
 
 
-async def process_info(name: str, connection: asyncssh.SSHClientConnection, python: str | None) -> SshHost:
-    """Find the host's Python, `python` if that is named, and its facts; raises `ClusterError`."""
+async def find_vramp(name: str, connection: asyncssh.SSHClientConnection, python: str | None) -> SshHost:
+    """The host with its Python and its facts; raises `ClusterError`."""
     words = ["sh", "-c", _FACTS_SCRIPT, "sh", python or "", *([] if python else [sys.executable])]
     try:
         done = await connection.run(f"exec {shlex.join(words)}", timeout=_COMMAND_S, stdin=asyncssh.DEVNULL)
@@ -201,7 +201,12 @@ class HostProcess:
             self._process.stdin.write_eof()
             if not await self._gone():
                 # It may be stopped (SIGSTOP), so that nothing reads its stdin.
-                await self._kill()
+                if self._pid:
+                    # sshd makes it the leader of a process group; its workers are in there.
+                    kill = shlex.quote(f"kill -KILL -{self._pid} {self._pid}")
+                    await self._host.connection.run(f"exec sh -c {kill}", timeout=_END_S, stdin=asyncssh.DEVNULL)
+                else:
+                    self._process.kill()
                 await self._gone()
         self._process.close()
 
@@ -211,11 +216,3 @@ class HostProcess:
                 await self._process.wait_closed()
                 return True
         return False
-
-    async def _kill(self) -> None:
-        if not self._pid:
-            self._process.kill()
-            return
-        # sshd makes it the leader of a process group; its workers are in there.
-        kill = f"kill -KILL -{self._pid} {self._pid}"
-        await self._host.connection.run(f"exec sh -c {shlex.quote(kill)}", timeout=_END_S, stdin=asyncssh.DEVNULL)

@@ -31,7 +31,7 @@ from loadgen.cluster.dask_worker import QUIET, JoinOrders
 from loadgen.cluster.facts import Reached, as_json, host_facts
 from loadgen.cluster.link import ClusterHost
 from loadgen.cluster.pickles import restrict_pickles
-from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, process_info
+from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install
 from loadgen.cluster.tls import bound_handshakes, make_certificate, security_of
 from loadgen.errors import UNDECODABLE, ClusterError
 from loadgen.format import harmless
@@ -45,8 +45,6 @@ Reach = Callable[[Sequence[str]], Awaitable[None]]
 
 _ACTOR_S = 20.0  # until an actor is there: its host imports numpy and vramp
 _CLOSE_S = 5.0
-_DASK_LOGGERS = ("distributed", "distributed.client", "tornado", "asyncssh")
-
 _SCHEDULER_S = 10.0
 _REACH_S = 5.0
 _CALL_S = 15.0
@@ -116,7 +114,7 @@ def _log_to(path: Path) -> None:
     path.touch(mode=0o600)
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    for name in _DASK_LOGGERS:
+    for name in ("distributed", "distributed.client", "tornado", "asyncssh"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
 
@@ -157,20 +155,16 @@ async def _close_host(host: ClusterHost, actor: Any) -> None:  # noqa: ANN401 - 
 @contextlib.asynccontextmanager
 async def _by_ssh(settings: Cluster) -> AsyncIterator[StartedHosts]:
     async with contextlib.AsyncExitStack() as stack:
-        hosts = await all_of(reached(name, settings.python, stack) for name in settings.hosts)
+        opening = (connected_to(name, settings.python) for name in settings.hosts)
+        hosts = await all_of(stack.enter_async_context(host) for host in opening)
         require_comparable([host.facts for host in hosts])
         pem = make_certificate()
         scheduler = await _scheduler(settings, hosts, pem, stack)
         addresses = await all_of(_joined(host, settings, scheduler, pem, stack) for host in hosts)
         client = await _client(scheduler.address, scheduler.security, stack)
-        await all_of(_answers(client, host.facts, address) for host, address in zip(hosts, addresses, strict=True))
-        workers = tuple((host.facts, address) for host, address in zip(hosts, addresses, strict=True))
+        workers = tuple(zip((host.facts for host in hosts), addresses, strict=True))
+        await all_of(_require_answer(client, facts, address) for facts, address in workers)
         yield StartedHosts(client, workers, owned=True)
-
-
-async def reached(name: str, python: str | None, stack: contextlib.AsyncExitStack) -> SshHost:
-    """A host and its facts, connected until the stack closes."""
-    return await process_info(name, await stack.enter_async_context(connected_to(name)), python)
 
 
 def require_comparable(hosts: Sequence[HostFacts]) -> None:
@@ -318,7 +312,7 @@ def _decoded(said: object, kind: type[T]) -> T:
         raise ValueError(f"it answered with what vramp cannot read: {error}") from None
 
 
-async def _answers(client: distributed.Client, facts: HostFacts, address: str) -> None:
+async def _require_answer(client: distributed.Client, facts: HostFacts, address: str) -> None:
     """Raise `ClusterError` if the Dask worker cannot be reached from here."""
     try:
         async with asyncio.timeout(_CALL_S):
@@ -338,8 +332,7 @@ async def _answers(client: distributed.Client, facts: HostFacts, address: str) -
 async def _by_scheduler(address: str) -> AsyncIterator[StartedHosts]:
     async with contextlib.AsyncExitStack() as stack:
         client = await _client_of(address, stack)
-        found = await _facts_by_worker(client, address)
-        workers = _one_a_host(found)
+        workers = _one_a_host(await _facts_by_worker(client, address))
         require_comparable([facts for facts, _ in workers])
         yield StartedHosts(client, workers, owned=False)
 

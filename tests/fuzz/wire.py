@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 import loadgen
 from loadgen.cluster.dask_worker import JoinOrders
 from loadgen.cluster.messages import Mailbox, Report, ToHost, decode_from_host, decode_to_host, encode
-from loadgen.cluster.ssh import HostProcess, process_info
+from loadgen.cluster.ssh import HostProcess, find_vramp
 from loadgen.errors import ServerError, TelemetryError
 from loadgen.fleet.host import Host, Pipe
 from loadgen.fleet.worker import Worker
@@ -383,7 +383,7 @@ def host_facts(data: bytes) -> object:
         return done
 
     connection = SimpleNamespace(run=run, get_extra_info=lambda *_: ("10.0.0.1", 22))
-    host = _done(process_info("host", cast("Any", connection), None))
+    host = _done(find_vramp("host", cast("Any", connection), None))
     require_finite(host.facts)
     return "facts"
 

@@ -81,20 +81,17 @@ def remove_container(container: Container) -> str:
         while ids := container_ids(container):
             if problem and time.monotonic() > give_up_s:
                 return problem
-            failures = [failure for one in ids if (failure := _removed(container, one))]
+            failures = []
+            for one in ids:
+                try:
+                    _run([container.program, "rm", "--force", one], container.environment, within_s=_REMOVE_WAIT_S)
+                except ServerError as error:
+                    failures.append(f"the container {one[:12]} could not be removed: {error}")
             problem = "; ".join(failures) or f"the container {ids[0][:12]} is still there after it was removed"
             time.sleep(_POLL_S if failures else 0)
         return ""
     except ServerError as error:
         return problem or str(error)
-
-
-def _removed(container: Container, one: str) -> str:
-    try:
-        _run([container.program, "rm", "--force", one], container.environment, within_s=_REMOVE_WAIT_S)
-    except ServerError as error:
-        return f"the container {one[:12]} could not be removed: {error}"
-    return ""
 
 
 def registry_digest(program: str, image: str) -> str | None:

@@ -73,10 +73,15 @@ class Inbox:
         """The lines and signals that arrived, after at most `timeout_s`."""
         signals: set[int] = set()
         for key, _ in self._selector.select(0 if self._lines else timeout_s):
-            if key.fd == 0:
-                self._read()
-            else:
+            if key.fd == self._signals:
                 signals |= set(os.read(self._signals, 4096))
+                continue
+            data = os.read(0, 65536)
+            if not data:
+                self.closed = True
+                self._selector.unregister(0)
+            *complete, self._partial = (self._partial + data).split(b"\n")
+            self._lines += complete
         lines, self._lines = self._lines, []
         return lines, signals
 
@@ -88,14 +93,6 @@ class Inbox:
                 self._lines = lines[1:]
                 return lines[0]
         return None
-
-    def _read(self) -> None:
-        data = os.read(0, 65536)
-        if not data:
-            self.closed = True
-            self._selector.unregister(0)
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        self._lines += lines
 
 
 class Guard:
@@ -138,7 +135,11 @@ class Guard:
             lines, signals = inbox.wait(max(0.0, self._sample_at - now))
             self._obey(lines, signals, orphaned=inbox.closed)
         if not left and not self._problem:
-            self._remove_record()
+            container = self._order.get("container")
+            for path in (self._record_path, container and Path(container["id_file"])):
+                if path is not None:
+                    with contextlib.suppress(OSError):  # the next reader of a stale record removes it
+                        path.unlink()
         _tell("stopped", killed=_described(self._killed.values()), left=_described(left), problem=self._problem)
 
     def _reap(self) -> bool:
@@ -239,13 +240,6 @@ class Guard:
                 os.write(2, f"vramp: cannot record this server: {error}\n".encode())
             with contextlib.suppress(OSError):
                 new.unlink()
-
-    def _remove_record(self) -> None:
-        container = self._order.get("container")
-        for path in (self._record_path, container and Path(container["id_file"])):
-            if path is not None:
-                with contextlib.suppress(OSError):  # the next reader of a stale record removes it
-                    path.unlink()
 
     def _sample(self, now: float) -> None:
         if now < self._sample_at:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal as signals
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
-from functools import partial
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -87,26 +85,20 @@ class StopReport(msgspec.Struct, frozen=True):
 
 def start_guard(log_path: Path) -> subprocess.Popen[bytes]:
     """A guard that waits for its order; its own errors go to the server's log."""
-    # Not asyncio's subprocess: that kills its child when the loop is closed, and the guard must outlive that.
-    with open(log_path, "ab", opener=open_private) as log, _blocked(guard.SIGNALS):
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", guard.__name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            cwd=PACKAGE_ROOT,
-            start_new_session=True,
-        )
-
-
-@contextlib.contextmanager
-def _blocked(numbers: Collection[signals.Signals]) -> Iterator[None]:
-    """For this thread, and for children that it starts meanwhile until they unblock them."""
-    before = signals.pthread_sigmask(signals.SIG_BLOCK, numbers)
+    blocked_before = signals.pthread_sigmask(signals.SIG_BLOCK, guard.SIGNALS)
     try:
-        yield
+        # Not asyncio's subprocess: that kills its child when the loop is closed, and the guard must outlive that.
+        with open(log_path, "ab", opener=open_private) as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", guard.__name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=PACKAGE_ROOT,
+                start_new_session=True,
+            )
     finally:
-        signals.pthread_sigmask(signals.SIG_SETMASK, before)
+        signals.pthread_sigmask(signals.SIG_SETMASK, blocked_before)
 
 
 def send(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
@@ -162,34 +154,16 @@ async def stop_server(record: ServerRecord, *, timeout_s: float) -> StopReport:
 async def end_without_guard(seen: Iterable[tree.ProcessId], container: Container | None) -> StopReport:
     """End these processes and everything that belongs to them, and remove the container."""
     problem = await asyncio.to_thread(remove_container, container) if container is not None else ""
-    waits = {"grace_s": guard.LEFTOVER_GRACE_S, "within_s": guard.LEFTOVER_GRACE_S + guard.KILL_WAIT_S}
-    both = await asyncio.to_thread(partial(tree.kill_seen, seen, **waits))
+    grace_s = guard.LEFTOVER_GRACE_S
+    both = await asyncio.to_thread(tree.kill_seen, seen, grace_s=grace_s, within_s=grace_s + guard.KILL_WAIT_S)
     killed, left = (tuple(ProcessName(info.id.pid, info.name) for info in infos) for infos in both)
     return StopReport(0.0, killed, left, problem)
 
 
 async def _ended(target: tree.ProcessId, *, within_s: float) -> bool:
-    """Whether this process ends within so long."""
+    """Whether this process, which need not be a child, ends within so long."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
-            await _end_of(target)
+            while tree.lives(target):  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_S)
     return not tree.lives(target)
-
-
-async def _end_of(target: tree.ProcessId) -> None:
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    try:
-        handle = os.pidfd_open(target.pid)
-    except ProcessLookupError:
-        return
-    except OSError:  # no pidfds in this kernel or container: only polling can tell that a non-child has ended
-        while tree.lives(target):  # noqa: ASYNC110
-            await asyncio.sleep(_POLL_S)
-        return
-    loop.add_reader(handle, ended.set)
-    try:
-        if tree.lives(target):
-            await ended.wait()
-    finally:
-        loop.remove_reader(handle)
-        os.close(handle)

@@ -53,7 +53,12 @@ def drive_lock(host: str, port: int) -> socket.socket:
 def claim_port(host: str, port: int) -> tuple[int, socket.socket]:
     """The port for our own server (0: any free one) and its lock; raises `ServerError` if it is not available."""
     if port == 0:
-        return _claim_free_port(host)
+        for _ in range(100):
+            port = free_port(host)
+            held = None if holder_of("drives", host, port) else _bound("runs", host, port)
+            if held is not None:  # otherwise another vramp chose it, and its server does not listen yet
+                return port, held
+        raise ServerError(f"found no free port on {host}; set server.port")
     if holder_of("drives", host, port):
         raise _taken("drives", host, port)
     held = _bound("runs", host, port)
@@ -65,15 +70,6 @@ def claim_port(host: str, port: int) -> tuple[int, socket.socket]:
         held.close()
         raise _explained(port, error) from None
     return port, held
-
-
-def _claim_free_port(host: str) -> tuple[int, socket.socket]:
-    for _ in range(100):
-        port = free_port(host)
-        held = None if holder_of("drives", host, port) else _bound("runs", host, port)
-        if held is not None:  # otherwise another vramp chose it, and its server does not listen yet
-            return port, held
-    raise ServerError(f"found no free port on {host}; set server.port")
 
 
 def holder_of(right: Right, host: str, port: int) -> str:
@@ -229,23 +225,15 @@ def _listening(ports: Collection[int]) -> set[tuple[str, int | None]]:
 
 def _is_reached(listening: str, host: str) -> bool:
     """Whether a socket on an address may answer connections to a host; if in doubt, it may."""
-    try:
-        address, wanted = (
-            _plain(ipaddress.ip_address(text.partition("%")[0])) for text in (listening, host.strip("[]"))
-        )
-    except ValueError:  # a name, for which any of its addresses may be taken
-        return True
-    if address.is_unspecified or wanted.is_unspecified:
-        return True
-    return address == wanted
-
-
-def _plain(
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
-) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An IPv4 address that is written as one of IPv6, as a socket of both families has it."""
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
+    addresses = []
+    for text in (listening, host.strip("[]")):
+        try:
+            address = ipaddress.ip_address(text.partition("%")[0])
+        except ValueError:  # a name, for which any of its addresses may be taken
+            return True
+        # A socket of both families has IPv4 addresses written as those of IPv6.
+        addresses.append(getattr(address, "ipv4_mapped", None) or address)
+    return any(address.is_unspecified for address in addresses) or addresses[0] == addresses[1]
 
 
 def is_of_root_or_us(pid: int) -> bool:

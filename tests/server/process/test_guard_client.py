@@ -101,17 +101,6 @@ async def test_a_server_whose_guard_is_gone_is_killed_from_here(fake: FakeServer
     assert list_servers() == []
 
 
-async def test_without_pidfds_the_guard_is_watched(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(pid: int) -> int:
-        raise OSError("as on a kernel without pidfds")
-
-    record, guard = leave_one(fake)
-    tree = fake.processes(1)
-    monkeypatch.setattr("os.pidfd_open", refuse)
-    assert (await stop_server(record, timeout_s=PATIENCE_S)).left == ()
-    fake.assert_gone([*tree, guard])
-
-
 def test_a_guard_that_is_signalled_while_python_loads_goes_on(tmp_path: Path) -> None:
     with start_guard(tmp_path / "server.log") as guard:
         guard.send_signal(signal.SIGINT)
