@@ -59,9 +59,15 @@ def shortcomings(result: Result) -> list[str]:
 
     Probes of a search miss their limits by design: a search has succeeded if it is resolved.
     """
-    stages = result.stages if result.search is None else []
-    of_stages = [f"stage {stage.index + 1}: {line}" for stage in stages for line in _shortcomings(stage)]
-    return run_shortcomings(result) + of_stages
+    found = run_shortcomings(result)
+    for stage in result.stages if result.search is None else []:
+        failed = failure_limit(stage, stage.failures)[1] if stage.failures is not None else ""
+        if failed and stage.failures:
+            found.append(f"stage {stage.number}: {failed}; slo.failed allows {100 * stage.failures.allowed:g} %")
+        missed = missed_words(stage) if stage.requests.sent or failed else []
+        if missed:
+            found.append(f"stage {stage.number}: limits missed: {'; '.join(missed)}")
+    return found
 
 
 def run_shortcomings(result: Result) -> list[str]:
@@ -72,13 +78,6 @@ def run_shortcomings(result: Result) -> list[str]:
     requested = [stage for stage in result.stages if stage.target.concurrency != 0]
     nothing = result.state == "complete" and requested and not measured_stages(result)
     return ["nothing was measured"] if nothing else []
-
-
-def _shortcomings(stage: StageResult) -> list[str]:
-    failed = failure_limit(stage, stage.failures)[1] if stage.failures is not None else ""
-    missed = missed_words(stage) if stage.requests.sent or failed else []
-    lines = [f"{failed}; slo.failed allows {100 * stage.failures.allowed:g} %"] if failed and stage.failures else []
-    return lines + ([f"limits missed: {'; '.join(missed)}"] if missed else [])
 
 
 def failure_limit(stage: StageResult, failures: FailureCheck) -> tuple[str, str]:

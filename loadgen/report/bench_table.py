@@ -42,42 +42,27 @@ def serve_tables(result: Result, *, metrics: Sequence[str], percents: Sequence[f
 
 def _serve_table(stage: StageResult, *, metrics: Sequence[str], percents: Sequence[float]) -> str:
     """The result of `vllm bench serve` for one stage; `metrics` are keys of `SERVE_METRICS`."""
-    blocks = [_metric_lines(stage, metric, percents) for metric in metrics] if has_numbers(stage) else []
-    return "\n".join(
-        [
-            f"{' Serving Benchmark Result ':=^{_WIDTH}}",
-            *_count_lines(stage),
-            *_throughput_lines(stage),
-            *(line for block in blocks for line in block),
-            "=" * _WIDTH,
-        ]
-    )
-
-
-def _count_lines(stage: StageResult) -> list[str]:
-    requests, target = stage.requests, stage.target
-    bounded = target.concurrency is not None and target.concurrency < requests.sent
-    return [
+    requests, target, throughput, goodput = stage.requests, stage.target, stage.throughput, stage.goodput
+    is_bounded = target.concurrency is not None and target.concurrency < requests.sent
+    lines = [
+        f"{' Serving Benchmark Result ':=^{_WIDTH}}",
         _line("Successful requests:", requests.completed),
         _line("Failed requests:", requests.failed),
         *(_line(f"{name}:", words) for name, words in request_counts(requests).items() if name not in _VLLMS),
-        *([_line("Maximum request concurrency:", target.concurrency)] if bounded else []),
+        *([_line("Maximum request concurrency:", target.concurrency)] if is_bounded else []),
         *([_line("Request rate configured (RPS):", target.rate)] if target.rate is not None else []),
         _line("Benchmark duration (s):", stage.measured_s),
         _line("Total input tokens:", stage.tokens.input),
         _line("Total generated tokens:", stage.tokens.output),
-    ]
-
-
-def _throughput_lines(stage: StageResult) -> list[str]:
-    throughput, goodput = stage.throughput, stage.goodput
-    return [
         _line("Request throughput (req/s):", throughput.requests_per_s),
         *([_line("Request goodput (req/s):", goodput.requests_per_s)] if goodput is not None else []),
         _line("Output token throughput (tok/s):", throughput.output_tokens_per_s),
         _line("Peak concurrent requests:", float(stage.concurrency.peak)),
         _line("Total token throughput (tok/s):", throughput.total_tokens_per_s),
     ]
+    for metric in metrics if has_numbers(stage) else []:
+        lines += _metric_lines(stage, metric, percents)
+    return "\n".join([*lines, "=" * _WIDTH])
 
 
 def _metric_lines(stage: StageResult, metric: str, percents: Sequence[float]) -> list[str]:

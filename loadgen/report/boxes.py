@@ -20,8 +20,6 @@ from loadgen.report.notes import Note
 from loadgen.report.tabular import Bad, Column, Value, judged
 from loadgen.schema.certificate import Certificate, Criterion
 
-Boxes = Mapping[str, Certificate]
-
 
 class BoxRow(NamedTuple):
     name: str
@@ -31,7 +29,7 @@ class BoxRow(NamedTuple):
     values: Mapping[str, float]  # by figure
 
 
-def compare_boxes(boxes: Boxes, *, force: bool = False) -> list[Section]:
+def compare_boxes(boxes: Mapping[str, Certificate], *, force: bool = False) -> list[Section]:
     """The boxes as rows, and what may be said of them; raises `ProfileError` for boxes that are not alike."""
     unlike = _unlike(boxes)
     if unlike and not force:
@@ -65,7 +63,7 @@ def _outlier(row: BoxRow) -> Value:
     return Bad(", ".join(row.outlier_in)) if row.outlier_in else "nothing that chance does not explain"
 
 
-def _unlike(boxes: Boxes) -> str:
+def _unlike(boxes: Mapping[str, Certificate]) -> str:
     """Differences between the boxes that make their figures incomparable; empty if there are none."""
     found = []
     for what, values in (
@@ -83,17 +81,25 @@ def _gpus(certificate: Certificate) -> str:
     return f"{len(gpus)} x {' and '.join(sorted({gpu.name for gpu in gpus}))}" if gpus else "none"
 
 
-def _rows(boxes: Boxes, figures: Sequence[str]) -> list[BoxRow]:
+def _rows(boxes: Mapping[str, Certificate], figures: Sequence[str]) -> list[BoxRow]:
     known = {name: {title(one.demand): one for one in box.criteria} for name, box in boxes.items()}
     pairs = [(name, figure) for name in boxes for figure in figures]
-    held = dict(zip(pairs, holm([_chance(known, *pair) for pair in pairs], FALSE_FAIL), strict=True))
-    starts = {pair: len(known[pair[0]][pair[1]].values) for pair in pairs}
+    badness = {(name, figure): _badness(known[name][figure]) for name, figure in pairs}
+    chances = []
+    for name, figure in pairs:
+        others = [value for other in boxes if other != name for value in badness[other, figure]]
+        chances.append(rank_sum_chance(badness[name, figure], others) if others else 1.0)
+
+    held = dict(zip(pairs, holm(chances, FALSE_FAIL), strict=True))
+    starts = {pair: len(values) for pair, values in badness.items()}
+    means = {pair: fmean(values) for pair, values in badness.items()}
     rows = []
     for name, box in boxes.items():
         worse = [figure for figure in figures if held[name, figure].is_rejected]
         least = [1 / comb(sum(starts[one, figure] for one in boxes), starts[name, figure]) for figure in figures]
         can_tell = any(chance <= FALSE_FAIL / len(pairs) for chance in least)
-        rank = fmean(_rank(known, name, figure) for figure in figures) if figures else None
+        ranks = [_rank(means[name, figure], [means[one, figure] for one in boxes]) for figure in figures]
+        rank = fmean(ranks) if ranks else None
         values = {figure: fmean(known[name][figure].values) for figure in figures}
         rows.append(BoxRow(name, box, rank, worse if worse or can_tell else None, values))
     return rows
@@ -104,15 +110,8 @@ def _badness(one: Criterion) -> list[float]:
     return [value if one.demand.direction == "at_most" else -value for value in one.values]
 
 
-def _chance(known: Mapping[str, Mapping[str, Criterion]], name: str, figure: str) -> float:
-    others = [value for other, found in known.items() if other != name for value in _badness(found[figure])]
-    return rank_sum_chance(_badness(known[name][figure]), others) if others else 1.0
-
-
-def _rank(known: Mapping[str, Mapping[str, Criterion]], name: str, figure: str) -> float:
+def _rank(own: float, means: Sequence[float]) -> float:
     """The place of a box in one figure, by its mean; the same place for equal ones."""
-    means = [fmean(_badness(found[figure])) for found in known.values()]
-    own = fmean(_badness(known[name][figure]))
     return sum(mean < own for mean in means) + (means.count(own) + 1) / 2
 
 

@@ -82,8 +82,13 @@ def certificate_sections(certificate: Certificate) -> list[Section]:
         phase.name: [one for one in certificate.criteria if one.demand.phase == phase.name]
         for phase in certificate.phases
     }
+    about = (
+        "As long as starts differ as normal values do, a box exactly as good as demanded fails with a probability of "
+        f"at most {certificate.false_fail:g}, and one that is not good enough in some criterion passes with at most "
+        f"{1 - certificate.pass_confidence:.2g}."
+    )
     found = [
-        Section("Verdict", notes=[Note("", reason) for reason in certificate.reasons], about=_about(certificate)),
+        Section("Verdict", notes=[Note("", reason) for reason in certificate.reasons], about=about),
         Section("Phases", [Table(_PHASE, certificate.phases)]),
         *(
             Section(f"Criteria: {name}", [Table(_CRITERION, criteria)], about=PHASES[name])
@@ -93,14 +98,6 @@ def certificate_sections(certificate: Certificate) -> list[Section]:
         Section("Box", notes=list(_box(certificate))),
     ]
     return [section for section in found if not section.is_empty]
-
-
-def _about(certificate: Certificate) -> str:
-    return (
-        "As long as starts differ as normal values do, a box exactly as good as demanded fails with a probability of "
-        f"at most {certificate.false_fail:g}, and one that is not good enough in some criterion passes with at most "
-        f"{1 - certificate.pass_confidence:.2g}."
-    )
 
 
 def headline(certificate: Certificate) -> str:

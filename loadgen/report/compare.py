@@ -100,10 +100,6 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
         return {word: found.count(word) for word in ("better", "worse", "no evidence")}
 
 
-_Pair = tuple[str, StageResult, StageResult]
-"""What two stages have in common, and the stage of each run."""
-
-
 def compare_runs(
     a: tuple[str, Result], b: tuple[str, Result], *, confidence: float = CONFIDENCE, any_shape: bool = False
 ) -> RunComparison:
@@ -120,9 +116,13 @@ def compare_runs(
     left_b = {load: stage for load, stage in stages_b.items() if load not in stages_a}
     unlike = list(unlikeness(result_a, result_b))
     if any_shape:
-        odd = _match_any_shape(left_a, left_b)
-        pairs += odd
-        unlike += [f"another shape: {title}" for title, _, _ in odd]
+        for load_a in list(left_a):
+            load_b = next((load for load in left_b if load.requested == load_a.requested), None)
+            if load_b is not None:
+                title = f"{load_a.words} against ISL {load_b.isl}, OSL {load_b.osl}"
+                pairs.append((title, left_a.pop(load_a), left_b.pop(load_b)))
+                unlike.append(f"another shape: {title}")
+
     estimates = [(figures_of(one, confidence), figures_of(other, confidence)) for _, one, other in pairs]
     stages = [_stage(*pair, *figures) for pair, figures in zip(pairs, estimates, strict=True)]
     # Of these loads B should have figures; every search has probes of its own.
@@ -139,7 +139,11 @@ def compare_runs(
         configuration=configuration_differences(result_a, result_b),
         unlike=unlike,
         notes=[*caveats(result_a, name_a), *caveats(result_b, name_b), *repeated_a, *repeated_b],
-        definitions=_definitions(result_a, result_b),
+        definitions=by_key(
+            (name, f"{letter}, {result.measured_by}: {text}")
+            for letter, result in (("A", result_a), ("B", result_b))
+            for name, text in result.definitions.items()
+        ),
         stages=stages,
         means=list(_means([both for both, stage in zip(estimates, stages, strict=True) if not stage.doubts])),
         output=compare_output(result_a.canary, result_b.canary, confidence),
@@ -174,14 +178,6 @@ def _near(tokens: float, other: float) -> bool:
     return abs(other - tokens) <= _TOKENS_WITHIN * tokens
 
 
-def _definitions(a: Result, b: Result) -> dict[str, list[str]]:
-    return by_key(
-        (name, f"{letter}, {result.measured_by}: {text}")
-        for letter, result in (("A", a), ("B", b))
-        for name, text in result.definitions.items()
-    )
-
-
 def _by_load(result: Result, name: str) -> tuple[dict[LoadShape, StageResult], list[str]]:
     """The stage that represents each load, and a note for each load with several."""
     found = stages_by_load(result)
@@ -193,17 +189,6 @@ def _by_load(result: Result, name: str) -> tuple[dict[LoadShape, StageResult], l
         if len(stages) > 1
     ]
     return chosen, notes
-
-
-def _match_any_shape(left_a: dict[LoadShape, StageResult], left_b: dict[LoadShape, StageResult]) -> list[_Pair]:
-    """Pairs of equal load and different shape, removed from what is left."""
-    pairs: list[_Pair] = []
-    for load_a in list(left_a):
-        load_b = next((load for load in left_b if load.requested == load_a.requested), None)
-        if load_b is not None:
-            title = f"{load_a.words} against ISL {load_b.isl}, OSL {load_b.osl}"
-            pairs.append((title, left_a.pop(load_a), left_b.pop(load_b)))
-    return pairs
 
 
 def _stage(

@@ -46,9 +46,20 @@ def compare_sections(comparison: RunComparison, value_chars: int | None = None) 
 
     Settings are cut to `value_chars`, if given.
     """
+    sides = [
+        Note(letter, f"{side.name}: {side.model} on {side.hardware}, {side.engine}, {side.started_at or 'no date'}")
+        for letter, side in (("A", comparison.a), ("B", comparison.b))
+    ]
+    sides += [Note("not alike", text) for text in comparison.unlike] + [Note("", text) for text in comparison.notes]
+    foreign = "another tool's file does not contain the configuration"
+    same = Note("", foreign if comparison.definitions else "the configuration is the same")
     found = [
-        _sides(comparison),
-        _configuration(comparison, value_chars),
+        Section(f"{comparison.b.name} against {comparison.a.name}", notes=sides),
+        Section(
+            "Configuration",
+            [Table(_settings(value_chars), comparison.configuration)],
+            [] if comparison.configuration else [same],
+        ),
         *(_stage(stage, comparison) for stage in comparison.stages),
         ratio_section(comparison.ratios),
         Section("Over all stages", [Table(_mean_columns(comparison.means), comparison.means)]),
@@ -59,22 +70,6 @@ def compare_sections(comparison: RunComparison, value_chars: int | None = None) 
         Section("In all", notes=[Note("", line) for line in _closing_lines(comparison)]),
     ]
     return [section for section in found if not section.is_empty]
-
-
-def _sides(comparison: RunComparison) -> Section:
-    notes = [
-        Note(letter, f"{side.name}: {side.model} on {side.hardware}, {side.engine}, {side.started_at or 'no date'}")
-        for letter, side in (("A", comparison.a), ("B", comparison.b))
-    ]
-    notes += [Note("not alike", text) for text in comparison.unlike] + [Note("", text) for text in comparison.notes]
-    return Section(f"{comparison.b.name} against {comparison.a.name}", notes=notes)
-
-
-def _configuration(comparison: RunComparison, value_chars: int | None) -> Section:
-    foreign = "another tool's file does not contain the configuration"
-    same = foreign if comparison.definitions else "the configuration is the same"
-    notes = [] if comparison.configuration else [Note("", same)]
-    return Section("Configuration", [Table(_settings(value_chars), comparison.configuration)], notes)
 
 
 def _stage(stage: StageComparison, comparison: RunComparison) -> Section:
@@ -157,17 +152,16 @@ def _figure_columns(comparison: RunComparison) -> list[Column[Compared]]:
 
 
 def _mean_columns(means: Sequence[Mean]) -> list[Column[Mean]]:
+    def interval(mean: Mean) -> str:
+        ratio = mean.ratio
+        return "" if ratio.low is None or ratio.high is None else f"{ratio.low:.3f} to {ratio.high:.3f}"
+
     stages = means[0].ratio.stages if means else 0
     return [
         Column(f"geometric mean, {stages} stages", lambda mean: _title(mean.figure), words=True, width=22),
         Column("B over A", lambda mean: f"{mean.ratio.ratio:.3f} x", width=38),
-        Column("interval", _mean_interval, width=22),
+        Column("interval", interval, width=22),
     ]
-
-
-def _mean_interval(mean: Mean) -> str:
-    ratio = mean.ratio
-    return "" if ratio.low is None or ratio.high is None else f"{ratio.low:.3f} to {ratio.high:.3f}"
 
 
 def _title(figure: str) -> str:
@@ -250,7 +244,8 @@ def sweep_ratios(outcomes: Sequence[VariantOutcome]) -> Ratios | None:
 def sweep_text(rows: Sequence[SweepRow], ratios: Ratios | None = None) -> str:
     """A table per stage with a row per variant, published ratios, and the variants that lack some or all figures."""
     stages = dict.fromkeys(row["stage"] for row in rows if row["stage"] is not None)
-    found = [Section(stage, [Table([*_SWEEP], [row for row in rows if row["stage"] == stage])]) for stage in stages]
+    shown = list(_sweep_columns())
+    found = [Section(stage, [Table(shown, [row for row in rows if row["stage"] == stage])]) for stage in stages]
     found += [ratio_section(ratios)] if ratios is not None else []
     endings = {
         row["variant"]: f"{'no numbers' if row['stage'] is None else row['state']}: "
@@ -265,14 +260,10 @@ def sweep_text(rows: Sequence[SweepRow], ratios: Ratios | None = None) -> str:
 def _sweep_columns() -> Iterator[Column[SweepRow]]:
     yield Column("variant", itemgetter("variant"), words=True)
     for name, column in zip(_SWEPT.split(), columns(_SWEPT), strict=True):
-        yield Column(column.label, partial(_sweep_figure, name))
+        yield Column(column.label, lambda row, name=name: Statistic(row[name], name in row["lower_bounds"]))  # type: ignore[misc]
         if name in _AGAINST_BASE:
             yield Column("", partial(_percent_of_base, name))
     yield Column("", _troubles, words=True)
-
-
-def _sweep_figure(name: str, row: SweepRow) -> Statistic:
-    return Statistic(row[name], name in row["lower_bounds"])
 
 
 def _percent_of_base(name: str, row: SweepRow) -> str:
@@ -283,9 +274,6 @@ def _percent_of_base(name: str, row: SweepRow) -> str:
 def _troubles(row: SweepRow) -> str:
     words = [f"{row[name]} {words}" for name, words in _COUNTS.items() if row[name]]
     return "  ".join([*words, *(["client-limited"] if row["limited"] else [])])
-
-
-_SWEEP = tuple(_sweep_columns())
 
 
 def sweep_json(profile: str, seed: int, rows: Sequence[SweepRow], ratios: Ratios | None = None) -> str:

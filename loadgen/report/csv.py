@@ -28,7 +28,7 @@ from loadgen.report.notes import failed_words, latencies, took_part
 from loadgen.report.served import watched
 from loadgen.report.tabular import Column, Value
 from loadgen.schema.deltas import LATENCIES, OPTIONAL_LATENCIES, Summary
-from loadgen.schema.result import CurvePoint, Result, StageResult
+from loadgen.schema.result import Result, StageResult
 
 _STATISTICS = ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "p999", "max")
 _OF_STAGE = (
@@ -67,7 +67,10 @@ def _rows(result: Result, stage: StageResult) -> Iterator[Cells]:
     cells = run | {name: _value(stage, source) for name, source in _COLUMNS.items()}
     yield cells
     for number, point in enumerate(stage.curve, 1):
-        yield dict.fromkeys(cells) | {name: cells[name] for name in _OF_STAGE} | _step(stage, number, point)
+        step: Cells = dict.fromkeys(cells) | {name: cells[name] for name in _OF_STAGE}
+        step |= {name: source.value(point) for name, source in _COLUMNS.items() if isinstance(source, Column)}
+        step |= {"rate_per_s": point.load} if stage.target.rate is not None else {"concurrency": round(point.load)}
+        yield step | {"step": number, "direction": point.direction or None}
 
 
 def _value(stage: StageResult, source: Source) -> Value:
@@ -79,12 +82,6 @@ def _value(stage: StageResult, source: Source) -> Value:
     for name in source.split("."):
         found = getattr(found, name) if found is not None else None
     return found
-
-
-def _step(stage: StageResult, number: int, point: CurvePoint) -> Cells:
-    load: Cells = {"rate_per_s": point.load} if stage.target.rate is not None else {"concurrency": round(point.load)}
-    known = {name: source.value(point) for name, source in _COLUMNS.items() if isinstance(source, Column)}
-    return {**known, **load, "step": number, "direction": point.direction or None}
 
 
 def _standing(name: str) -> Source:

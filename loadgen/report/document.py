@@ -220,11 +220,19 @@ def _good_share(stage: StageResult) -> Value:
 def requests(stages: Sequence[StageResult]) -> Section:
     """Requests that did not succeed, a column per outcome that occurred, and the first message of each kind."""
     outcomes = [replace(one, label=one.label.lower()) for one in outcome_columns(stages) if one.label not in _ABOVE]
+
+    counts: Counter[str] = Counter()
+    messages: dict[str, str] = {}
+    for stage in stages:
+        counts.update(stage.requests.errors)
+        for kind, texts in stage.requests.messages.items():
+            messages.setdefault(kind, texts[0] if texts else "")
+
     return Section(
         "Requests",
         [
             Table([load_column(stages), *outcomes], stages if outcomes else []),
-            Table(_ERRORS, _errors(stages)),
+            Table(_ERRORS, [(kind, count, messages.get(kind, "")) for kind, count in counts.most_common()]),
         ],
     )
 
@@ -234,17 +242,6 @@ _ERRORS: tuple[Column[tuple[str, int, str]], ...] = (
     Column("count", itemgetter(1)),
     Column("first message", itemgetter(2), words=True),
 )
-
-
-def _errors(stages: Sequence[StageResult]) -> list[tuple[str, int, str]]:
-    """Each kind of error, its count, and its first message; most frequent first."""
-    counts: Counter[str] = Counter()
-    messages: dict[str, str] = {}
-    for stage in stages:
-        counts.update(stage.requests.errors)
-        for kind, texts in stage.requests.messages.items():
-            messages.setdefault(kind, texts[0] if texts else "")
-    return [(kind, count, messages.get(kind, "")) for kind, count in counts.most_common()]
 
 
 def client_and_engine(result: Result) -> Section:

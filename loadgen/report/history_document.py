@@ -8,7 +8,7 @@ import msgspec
 
 from loadgen.format import UNKNOWN, counted, fixed
 from loadgen.report.document import Section, Table
-from loadgen.report.history import ListedRun, Trend, TrendPoint, VersionMean
+from loadgen.report.history import ListedRun, Trend, TrendPoint
 from loadgen.report.notes import Note
 from loadgen.report.tabular import Column, cut, json_text, text_lines
 from loadgen.report.text import sections_text
@@ -52,34 +52,37 @@ def trend_section(trend: Trend) -> Section:
     notes = [Note("", not_counted)] if left_out else []
     return Section(
         f"{trend.title} at {trend.load}",
-        [Table(_points(trend), trend.points), Table(_versions(trend), trend.versions)],
+        [
+            Table(
+                [
+                    Column("started", lambda point: point.started_at[:16].replace("T", " "), words=True, width=16),
+                    Column("vLLM", lambda point: point.version or UNKNOWN, words=True),
+                    Column(trend.title, _value),
+                    Column(_interval_head(trend), lambda point: _interval(point.low, point.high), width=22),
+                    Column("run", lambda point: point.run, words=True),
+                ],
+                trend.points,
+            ),
+            Table(
+                [
+                    Column("vLLM", lambda one: one.version, words=True, width=16),
+                    Column("runs", lambda one: one.runs),
+                    Column("mean", lambda one: number_words(one.value)),
+                    Column(_interval_head(trend), lambda one: _interval(one.low, one.high), width=22),
+                    Column("since the one before", lambda one: one.difference_words),
+                    Column(
+                        "is",
+                        lambda one: one.difference.word if one.difference is not None and not one.note else "",
+                        words=True,
+                    ),
+                    Column("", lambda one: one.note, words=True),
+                ],
+                trend.versions,
+            ),
+        ],
         notes,
         about=f"{trend.profile}: {trend.model} on {trend.box}",
     )
-
-
-def _points(trend: Trend) -> list[Column[TrendPoint]]:
-    return [
-        Column("started", lambda point: point.started_at[:16].replace("T", " "), words=True, width=16),
-        Column("vLLM", lambda point: point.version or UNKNOWN, words=True),
-        Column(trend.title, _value),
-        Column(_interval_head(trend), lambda point: _interval(point.low, point.high), width=22),
-        Column("run", lambda point: point.run, words=True),
-    ]
-
-
-def _versions(trend: Trend) -> list[Column[VersionMean]]:
-    return [
-        Column("vLLM", lambda one: one.version, words=True, width=16),
-        Column("runs", lambda one: one.runs),
-        Column("mean", lambda one: number_words(one.value)),
-        Column(_interval_head(trend), lambda one: _interval(one.low, one.high), width=22),
-        Column("since the one before", lambda one: one.difference_words),
-        Column(
-            "is", lambda one: one.difference.word if one.difference is not None and not one.note else "", words=True
-        ),
-        Column("", lambda one: one.note, words=True),
-    ]
 
 
 def _value(point: TrendPoint) -> str:

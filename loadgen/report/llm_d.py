@@ -32,21 +32,21 @@ _STATISTICS = {name: name for name in ("mean", "stddev", "min", "p50", "p90", "p
 
 def llm_d_reports(result: Result) -> list[dict[str, Any]]:
     """A report a stage in which requests were sent or answered."""
-    return [_report(result, stage) for stage in result.stages if can_be_written(result, stage)]
-
-
-def _report(result: Result, stage: StageResult) -> dict[str, Any]:
-    return {
-        "version": "0.2",
-        "run": {
-            "uid": f"{result.run_id}-{stage.number}",
-            "eid": result.run_id,
-            "time": _times(stage) | {"duration": f"PT{stage.duration_s:.3f}S"},
-            "description": f"{result.measured_by or 'vramp'}, stage {stage.number}: {stage.label}",
-        },
-        "scenario": {"stack": _stack(result), "load": _load(result, stage)},
-        "results": {"request_performance": {"aggregate": _aggregate(stage)}},
-    }
+    return [
+        {
+            "version": "0.2",
+            "run": {
+                "uid": f"{result.run_id}-{stage.number}",
+                "eid": result.run_id,
+                "time": _times(stage) | {"duration": f"PT{stage.duration_s:.3f}S"},
+                "description": f"{result.measured_by or 'vramp'}, stage {stage.number}: {stage.label}",
+            },
+            "scenario": {"stack": _stack(result), "load": _load(result, stage)},
+            "results": {"request_performance": {"aggregate": _aggregate(stage)}},
+        }
+        for stage in result.stages
+        if can_be_written(result, stage)
+    ]
 
 
 def _times(stage: StageResult) -> dict[str, str]:
@@ -69,24 +69,20 @@ def _stack(result: Result) -> list[dict[str, Any]]:
     }
     gpus = sum(gpu.partition == 0 for gpu in result.gpus)
     if gpus and flags:
+        names = {"tp": "tensor-parallel-size", "dp": "data-parallel-size", "pp": "pipeline-parallel-size"}
+        sizes = {name: int(flags[flag]) if flags.get(flag, "").isdecimal() else 1 for name, flag in names.items()}
+        parallelism = {**sizes, "dp_local": sizes["dp"], "workers": 1}
+        parallelism["ep"] = sizes["tp"] * sizes["dp"] if "enable-expert-parallel" in flags else 1
+        count = sizes["tp"] * sizes["dp"] * sizes["pp"]
+        names_of_gpus = ", ".join(dict.fromkeys(gpu.name for gpu in result.gpus))
         standardized |= {
             "kind": "inference_engine",
             "role": "replica",
             "replicas": 1,
-            "accelerator": _gpus(result, flags),
+            "accelerator": {"model": names_of_gpus, "count": count, "parallelism": parallelism},
         }
     native = {"args": flags, "envars": dict(environment.get("server_env") or {})}
     return [{"metadata": _metadata("engine", native), "standardized": standardized, "native": native}]
-
-
-def _gpus(result: Result, flags: Mapping[str, str]) -> dict[str, Any]:
-    names = {"tp": "tensor-parallel-size", "dp": "data-parallel-size", "pp": "pipeline-parallel-size"}
-    sizes = {name: int(flags[flag]) if flags.get(flag, "").isdecimal() else 1 for name, flag in names.items()}
-    parallelism = {**sizes, "dp_local": sizes["dp"], "workers": 1}
-    parallelism["ep"] = sizes["tp"] * sizes["dp"] if "enable-expert-parallel" in flags else 1
-    count = sizes["tp"] * sizes["dp"] * sizes["pp"]
-    names_of_gpus = ", ".join(dict.fromkeys(gpu.name for gpu in result.gpus))
-    return {"model": names_of_gpus, "count": count, "parallelism": parallelism}
 
 
 def _load(result: Result, stage: StageResult) -> dict[str, Any]:

@@ -177,7 +177,13 @@ def _coverage(stage: StageResult) -> Iterator[Note]:
         yield Note("Inconclusive", stage.inconclusive)
     if stage.e2e_inconclusive is not None:
         yield Note("E2E", stage.e2e_inconclusive.removeprefix("E2E: "))
-    yield from _waiting(latency_ms)
+    ttft, intended = (latency_ms.get(name, Summary(count=0)) for name in ("ttft", "ttft_from_intended"))
+    when = "first token when they or the stage ended"
+    if ttft.censored:
+        marked = "; >= is a lower bound" if ttft.lower_bounds else ""
+        yield Note("TTFT", f"{counted(ttft.censored, 'stream')} still waited for the {when}{marked}")
+    if intended.censored > ttft.censored:
+        yield Note("TTFT from intended", f"unknown for {counted(intended.censored, 'arrival')}, without a {when}")
     tpot = latency_ms.get("tpot")
     if stage.tpot_parts and tpot is not None:
         yield Note("TPOT", f"{stage.tpot_parts:,} of {tpot.count:,} are parts of streams")
@@ -201,17 +207,6 @@ def mfu_words(compute: ComputeResult) -> str:
         return f"unknown: {reported}, but {compute.why}"
     peak = f"{significant(compute.peak_tflops)} in {compute.precision}, dense"
     return f"{significant(compute.mfu_percent)} %: {reported}, of {peak}"
-
-
-def _waiting(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:
-    """Notes on streams whose wait for a first token did not end, so that figures are only lower bounds."""
-    ttft, intended = (latency_ms.get(name, Summary(count=0)) for name in ("ttft", "ttft_from_intended"))
-    when = "first token when they or the stage ended"
-    if ttft.censored:
-        marked = "; >= is a lower bound" if ttft.lower_bounds else ""
-        yield Note("TTFT", f"{counted(ttft.censored, 'stream')} still waited for the {when}{marked}")
-    if intended.censored > ttft.censored:
-        yield Note("TTFT from intended", f"unknown for {counted(intended.censored, 'arrival')}, without a {when}")
 
 
 def _first_wave(wave: FirstWave) -> Note:

@@ -116,16 +116,15 @@ def checked_columns(stages: Sequence[StageResult]) -> list[Column[StageResult]]:
         of_canaries("scores", lambda canary: canary.scores),
         of_canaries("greedy answers as idle", _as_idle),
         of_canaries("differ from character", lambda canary: canary.first_difference),
-        Column("degenerate answers", _degenerate),
+        Column(
+            "degenerate answers",
+            lambda stage: None if stage.answers is None else f"{stage.answers.flawed} of {stage.answers.read}",
+        ),
         of_canaries("canaries", lambda canary: canary.sent),
         of_canaries("failed", lambda canary: canary.failed, alarm=True),
         of_canaries("of all requests", lambda canary: percent(canary.share)),
     ]
     return [column for column in shown if any(column.value(stage) not in (None, 0) for stage in stages)]
-
-
-def _degenerate(stage: StageResult) -> str | None:
-    return None if stage.answers is None else f"{stage.answers.flawed} of {stage.answers.read}"
 
 
 def output_verdicts(result: Result) -> list[Verdict]:

@@ -149,10 +149,6 @@ def _outcomes(moment: ExportedState) -> Samples:
             yield (*stage.labels, outcome), getattr(stage.figures.requests, outcome)
 
 
-def _errors(moment: ExportedState) -> Samples:
-    return [((plain(kind),), count) for kind, count in moment.snapshot.errors.items()]
-
-
 def _recent(moment: ExportedState) -> Samples:
     for name, summary in moment.snapshot.recent.items():
         for percentile, statistic in _PERCENTILES.items():
@@ -189,7 +185,13 @@ _FAMILIES = (
     _gauge("vramp_requests_queued", "Arrivals that wait for a connection", lambda now: now.load.queued),
     _stage_counter("vramp_requests_sent", "Requests sent", lambda stage: stage.figures.requests.sent),
     _Family(CounterMetricFamily, "vramp_requests", "Requests by what became of them", (*_STAGE, "outcome"), _outcomes),
-    _Family(CounterMetricFamily, "vramp_request_errors", "Failures of the whole run by kind", ("kind",), _errors),
+    _Family(
+        CounterMetricFamily,
+        "vramp_request_errors",
+        "Failures of the whole run by kind",
+        ("kind",),
+        lambda moment: [((plain(kind),), count) for kind, count in moment.snapshot.errors.items()],
+    ),
     _stage_counter("vramp_input_tokens", "Input tokens in the measured window", lambda stage: stage.input_tokens),
     _stage_counter("vramp_output_tokens", "Output tokens in the measured window", lambda stage: stage.output_tokens),
     _stage_gauge(

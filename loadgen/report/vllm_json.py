@@ -72,19 +72,15 @@ def vllm_file_names(documents: Sequence[dict[str, Any]]) -> list[str]:
     """vLLM's names for such files; a name that is taken gets a number."""
     names: list[str] = []
     for document in documents:
-        name = _file_name(document)
+        concurrency = document["max_concurrency"]
+        at_most = f"-concurrency{concurrency}" if concurrency is not None else ""
+        model = document["model_id"].rpartition("/")[2]
+        name = safe_file_name(
+            f"{document['backend']}-{document['request_rate']}qps{at_most}-{model}-{document['date'] or 'no-date'}"
+        )
         taken = sum(other == name or other.startswith(f"{name}-") for other in names)
         names.append(f"{name}-{taken + 1}" if taken else name)
     return [f"{name}.json" for name in names]
-
-
-def _file_name(document: dict[str, Any]) -> str:
-    concurrency = document["max_concurrency"]
-    at_most = f"-concurrency{concurrency}" if concurrency is not None else ""
-    model = document["model_id"].rpartition("/")[2]
-    return safe_file_name(
-        f"{document['backend']}-{document['request_rate']}qps{at_most}-{model}-{document['date'] or 'no-date'}"
-    )
 
 
 def safe_file_name(text: str) -> str:
@@ -96,10 +92,18 @@ def _document(result: Result, stage: StageResult) -> dict[str, Any]:
     started_at = known_time(stage.started_at)
     began = datetime.fromisoformat(started_at).astimezone(UTC) if started_at is not None else None
     start_s = began.timestamp() if began is not None else None
+    latency_ms = latencies(stage)
+    found: dict[str, float | None] = {
+        f"{theirs}_{metric}_ms": getattr(latency_ms[name], ours)
+        for metric, (_, _, name) in SERVE_METRICS.items()
+        for ours, theirs in _STATISTICS.items()
+        if name in latency_ms
+    }
+    # The standard deviation of a single stream is 0, and consumers divide by any key that contains tpot.
     return {
         **_settings(result, stage, began),
         **_counts(result, stage),
-        **_latencies(latencies(stage)),
+        **{key: value for key, value in found.items() if value is not None and (value or "tpot" not in key)},
         # InferenceX adds these two to vLLM's keys, to find the run's power samples.
         "benchmark_start_time_unix": start_s,
         "benchmark_end_time_unix": start_s + stage.measured_s if start_s is not None else None,
@@ -152,17 +156,6 @@ def _counts(result: Result, stage: StageResult) -> dict[str, Any]:
     }
 
 
-def _latencies(latency_ms: dict[str, Summary]) -> dict[str, float]:
-    found: dict[str, float | None] = {
-        f"{theirs}_{metric}_ms": getattr(latency_ms[name], ours)
-        for metric, (_, _, name) in SERVE_METRICS.items()
-        for ours, theirs in _STATISTICS.items()
-        if name in latency_ms
-    }
-    # The standard deviation of a single stream is 0, and consumers divide by any key that contains tpot.
-    return {key: value for key, value in found.items() if value is not None and (value or "tpot" not in key)}
-
-
 def _values_s(summary: Summary | None) -> list[float]:
     if summary is None or summary.hdr is None:
         return []
@@ -184,16 +177,6 @@ def _peak_tokens_per_s(result: Result, stage: StageResult) -> float:
     return max((sum(values) / len(values) for values in seconds.values()), default=0.0)
 
 
-def _lower_bounds(latency_ms: dict[str, Summary]) -> list[str]:
-    """The keys whose values are only lower bounds."""
-    return [
-        f"{_STATISTICS[statistic]}_{metric}_ms"
-        for metric, (_, _, name) in SERVE_METRICS.items()
-        for statistic in latency_ms.get(name, Summary(count=0)).lower_bounds
-        if statistic in _STATISTICS
-    ]
-
-
 def _ours(result: Result, stage: StageResult) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
@@ -207,7 +190,12 @@ def _ours(result: Result, stage: StageResult) -> dict[str, Any]:
         "osl": stage.osl,
         "arrival": stage.target.arrival,
         **{name: getattr(stage.requests, name) for name in _REQUESTS},
-        "lower_bounds": _lower_bounds(latencies(stage)),
+        "lower_bounds": [
+            f"{_STATISTICS[statistic]}_{metric}_ms"
+            for metric, (_, _, name) in SERVE_METRICS.items()
+            for statistic in latencies(stage).get(name, Summary(count=0)).lower_bounds
+            if statistic in _STATISTICS
+        ],
         "notes": [str(note) for note in stage_notes(stage)],
         "client_limited": stage.limited if result.measured_by is None else None,
         "why": stage.why,

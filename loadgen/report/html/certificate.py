@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -46,23 +47,30 @@ def verify_page(folder: Path, certificate: Certificate) -> list[str]:
 def certificate_page(certificate: Certificate) -> str:
     verdict, *others = certificate_sections(certificate)
     word, of = headline(certificate).split(": ", 1)
+    about_intervals = (
+        "The bar is the interval in which the true figure lies, the dot what was measured. The line is the last good "
+        "value, the bound with its margin; what is good is to its left. Each row has a scale of its own."
+    )
+    about_files = (
+        "Files in the folder of this page, with their SHA-256; `vramp accept --verify FOLDER` checks them all."
+    )
+    rows = [
+        f"<tr><td class='text'><a href='{quote(name)}'>{plain(name)}</a></td><td class='text'>{plain(digest)}</td></tr>"
+        for name, digest in certificate.files.items()
+    ]
     parts = [
         opening("vramp accept", word, of, kind="bad" if certificate.verdict == "fail" else ""),
         rendered(verdict),
-        _intervals(certificate),
+        section("Intervals and bounds", _table(filter(None, map(_row, certificate.criteria))), note=about_intervals),
         *map(rendered, others),
-        _files(certificate),
+        section("Evidence", _table(rows), note=about_files),
     ]
     return page(headline(certificate), parts, {})
 
 
-def _intervals(certificate: Certificate) -> str:
-    rows = "\n".join(filter(None, map(_row, certificate.criteria)))
-    note = (
-        "The bar is the interval in which the true figure lies, the dot what was measured. The line is the last good "
-        "value, the bound with its margin; what is good is to its left. Each row has a scale of its own."
-    )
-    return section("Intervals and bounds", f"<table><tbody>\n{rows}\n</tbody></table>" if rows else "", note=note)
+def _table(rows: Iterable[str]) -> str:
+    body = "\n".join(rows)
+    return f"<table><tbody>\n{body}\n</tbody></table>" if body else ""
 
 
 def _row(criterion: Criterion) -> str:
@@ -84,12 +92,3 @@ def _row(criterion: Criterion) -> str:
 def _line(x: float, colour: str, dashes: str = "none") -> str:
     place = f"x1='{x:.1f}' x2='{x:.1f}' y1='1' y2='{_HEIGHT - 1}'"
     return f"<line {place} stroke='var(--{colour})' stroke-dasharray='{dashes}'/>"
-
-
-def _files(certificate: Certificate) -> str:
-    rows = "\n".join(
-        f"<tr><td class='text'><a href='{quote(name)}'>{plain(name)}</a></td><td class='text'>{plain(digest)}</td></tr>"
-        for name, digest in certificate.files.items()
-    )
-    note = "Files in the folder of this page, with their SHA-256; `vramp accept --verify FOLDER` checks them all."
-    return section("Evidence", f"<table><tbody>\n{rows}\n</tbody></table>" if rows else "", note=note)

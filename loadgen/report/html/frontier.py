@@ -35,31 +35,22 @@ def axes_of(series: Sequence[ColouredStages]) -> Axes:
 def frontier_figure(series: Sequence[ColouredStages]) -> go.Figure:
     """The points of all series, labelled by load; points of one shape compete."""
     axes = axes_of(series)
-    placed = [_placed(one, axes) for one in series]
-    best = _best([one for points in placed for one in points])
+    placed: list[list[_Placed]] = []
+    for one in series:
+        places = [(stage, *axes.point(stage)) for stage in one.stages]
+        placed.append([(stage, (x, y)) for stage, x, y in places if x is not None and y is not None])
+    shapes = by_key(((stage.isl, stage.osl), place) for points in placed for stage, place in points)
+    best = {shape: frontier(points) for shape, points in shapes.items()}
+
     figure = go.Figure()
     for one, points in zip(series, placed, strict=True):
         if points:
-            figure.add_traces([_line(one, points), _points(one, points, best)])
+            x, y = zip(*sorted(frontier(place for _, place in points)), strict=True)
+            line = {"color": one.colour, "width": 1.75}
+            figure.add_scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", cliponaxis=False, showlegend=False)
+            figure.add_trace(_points(one, points, best))
     from_zero(figure, axes.labels()[0]).update_layout(showlegend=len(series) > 1)
     return figure.update_yaxes(rangemode="tozero")
-
-
-def _placed(series: ColouredStages, axes: Axes) -> list[_Placed]:
-    places = [(stage, *axes.point(stage)) for stage in series.stages]
-    return [(stage, (x, y)) for stage, x, y in places if x is not None and y is not None]
-
-
-def _best(points: Sequence[_Placed]) -> dict[tuple[int, int], set[Point]]:
-    """The frontier of each shape."""
-    shapes = by_key(((stage.isl, stage.osl), place) for stage, place in points)
-    return {shape: frontier(places) for shape, places in shapes.items()}
-
-
-def _line(series: ColouredStages, points: Sequence[_Placed]) -> go.Scatter:
-    x, y = zip(*sorted(frontier(place for _, place in points)), strict=True)
-    line = {"color": series.colour, "width": 1.75}
-    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", cliponaxis=False, showlegend=False)
 
 
 def _points(series: ColouredStages, points: Sequence[_Placed], best: dict[tuple[int, int], set[Point]]) -> go.Scatter:

@@ -36,7 +36,7 @@ from loadgen.report.tabular import Bad, Column, Value, html_table, judged, plain
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
 from loadgen.schema.finding import Finding, by_severity
 from loadgen.schema.hardware_result import GpuStage
-from loadgen.schema.result import Result, RunEvent, StageResult, met_limits
+from loadgen.schema.result import Result, RunEvent, met_limits
 
 _DEFINITIONS = (
     "TTFT is the time from the request's bytes to the first event with generated output; TPOT the time from there to "
@@ -54,12 +54,22 @@ def html_report(result: Result) -> str:
     drawn = {document.by_load_held(result).title: _by_held(result, figures), "Latency": _distributions(result, figures)}
     parts = [_opening(result), _curve(result, figures)]
     for found in document.sections(result, _STATISTICS):
-        texts = _output_texts(result) if found.title == "Output" else []
-        parts.append(rendered(found._replace(tables=[*found.tables, *texts]), drawn.get(found.title, "")))
+        tables, canary = [*found.tables], result.canary
+        if found.title == "Output" and canary is not None:
+            tables.append(document.Table(text_columns(canary.texts), canary.texts))
+            tables.append(document.Table(answer_columns(canary.answers), canary.answers))
+        parts.append(rendered(found._replace(tables=tables), drawn.get(found.title, "")))
+
+    stage = best_stage(result)
+    looks = stage.gpu if stage is not None else []
+    where = f"At {titles(result.stages)[stage.index]}; means over the measured window." if stage and looks else ""
+    died, diagnosis = "", result.diagnosis
+    if diagnosis is not None:
+        died = paragraph(f"{diagnosis.title}. {diagnosis.remedy}", "bad") + preformatted("\n".join(diagnosis.evidence))
     parts += [
         _time(result, figures),
-        _gpu_section(result),
-        _findings_section(result),
+        section("GPUs", html_table(_GPU, looks), note=where),
+        section("Preflight", died, html_table(_FINDINGS, by_severity(result.findings))),
         _configuration_section(result),
         f"<footer>{plain(_DEFINITIONS)}</footer>",
     ]
@@ -82,12 +92,6 @@ def _headline(result: Result) -> str:
     stage = best_stage(result)
     if stage is None:
         return ""
-    figures = "".join(f"<li><b>{plain(value)}</b>{plain(what)}</li>" for what, value in _numbers(stage).items())
-    where = f"At {titles(result.stages)[stage.index]}, {stage.isl} tokens in and {stage.osl} out"
-    return f"<ul class='numbers'>{figures}</ul>\n<p class='note'>{plain(where)}: {plain(_why(result, stage))}.</p>"
-
-
-def _numbers(stage: StageResult) -> dict[str, str]:
     rate, energy = stage.throughput, stage.energy
     ttft, tpot = (latencies(stage).get(name, Summary(count=0)) for name in ("ttft", "tpot"))
     numbers = {
@@ -98,18 +102,17 @@ def _numbers(stage: StageResult) -> dict[str, str]:
         "ms TPOT, median": bounded(Statistic.of(tpot, "p50")),
         "J per output token": significant(energy.joules_per_output_token if energy is not None else None),
     }
-    return {what: value for what, value in numbers.items() if value != UNKNOWN}
+    shown = [f"<li><b>{plain(value)}</b>{plain(what)}</li>" for what, value in numbers.items() if value != UNKNOWN]
+    where = f"At {titles(result.stages)[stage.index]}, {stage.isl} tokens in and {stage.osl} out"
+    why = "the only stage" if len(result.stages) == 1 else _WHY_BEST[met_limits(stage)]
+    return f"<ul class='numbers'>{''.join(shown)}</ul>\n<p class='note'>{plain(where)}: {plain(why)}.</p>"
 
 
-def _why(result: Result, stage: StageResult) -> str:
-    """Why the headline is about this stage."""
-    if len(result.stages) == 1:
-        return "the only stage"
-    return {
-        True: "the most throughput within the limits",
-        False: "the most throughput; no stage met its limits",
-        None: "the most throughput",
-    }[met_limits(stage)]
+_WHY_BEST = {
+    True: "the most throughput within the limits",
+    False: "the most throughput; no stage met its limits",
+    None: "the most throughput",
+}
 
 
 def _curve(result: Result, figures: Figures) -> str:
@@ -154,17 +157,6 @@ def _distributions(result: Result, figures: Figures) -> str:
     return "\n".join([paragraph(about, "note"), key, grid(*places, columns=2)])
 
 
-def _output_texts(result: Result) -> list[document.Table]:
-    """What the engine scored, and answered greedily."""
-    canary = result.canary
-    if canary is None:
-        return []
-    return [
-        document.Table(text_columns(canary.texts), canary.texts),
-        document.Table(answer_columns(canary.answers), canary.answers),
-    ]
-
-
 def _time(result: Result, figures: Figures) -> str:
     figure = timeline(result)
     if figure is None:
@@ -176,14 +168,6 @@ def _time(result: Result, figures: Figures) -> str:
         note="Grey lines are beginnings of stages, dotted ones notes and errors. Of several GPUs the first is light, "
         "the last strong. Drag to look closer, double click to go back.",
     )
-
-
-def _gpu_section(result: Result) -> str:
-    """Each GPU under the highest load."""
-    stage = best_stage(result)
-    looks = stage.gpu if stage is not None else []
-    where = f"At {titles(result.stages)[stage.index]}; means over the measured window." if stage and looks else ""
-    return section("GPUs", html_table(_GPU, looks), note=where)
 
 
 _EVENTS: tuple[Column[RunEvent], ...] = (
@@ -220,16 +204,6 @@ _GPU: tuple[Column[GpuStage], ...] = (
 )
 
 
-def _findings_section(result: Result) -> str:
-    """What the preflight found, and why the server died, if it did."""
-    diagnosis = result.diagnosis
-    died = ""
-    if diagnosis is not None:
-        words = f"{diagnosis.title}. {diagnosis.remedy}"
-        died = paragraph(words, "bad") + preformatted("\n".join(diagnosis.evidence))
-    return section("Preflight", died, html_table(_FINDINGS, by_severity(result.findings)))
-
-
 _FINDINGS: tuple[Column[Finding], ...] = (
     Column("", lambda one: judged(one.severity, good=one.severity != "blocks"), words=True),
     Column("finding", attrgetter("id"), words=True),
@@ -262,15 +236,10 @@ def _command_text(command: Sequence[str] | None, variables: dict[str, str] | Non
     if not command:
         return ""
     exports = [f"{name}={shlex.quote(value)}" for name, value in (variables or {}).items()]
-    return " \\\n  ".join([*exports, *_flag_groups(command)])
-
-
-def _flag_groups(command: Sequence[str]) -> list[str]:
-    """The words of a command in lines: each flag with its values."""
     groups: list[str] = []
     for word in command:
         if groups and not word.startswith("-"):
             groups[-1] += f" {shlex.quote(word)}"
         else:
             groups.append(shlex.quote(word))
-    return groups
+    return " \\\n  ".join([*exports, *groups])

@@ -57,8 +57,19 @@ def timeline(result: Result) -> go.Figure | None:
     figure = make_subplots(rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=_GAP / inner)
     for number, row in enumerate(rows, start=1):
         for line in row.lines:
-            figure.add_traces(_traces(line), rows=number, cols=1)
-        figure.update_yaxes(_axis(row), row=number, col=1)
+            high = _scatter(line, line.columns[line.column])
+            lows = line.columns.get(f"{line.column}_min")
+            if lows is not None:
+                low = _scatter(line, lows).update(name=f"{chart_text(line.name)}, lowest", line={"width": 0.75})
+                figure.add_trace(low, row=number, col=1)
+                high.update(fill="tonexty")
+            figure.add_trace(high, row=number, col=1)
+        scale: dict[str, Any] = {"rangemode": "tozero", "nticks": 4}
+        if row.log:
+            scale = {"type": "log", "nticks": 4}
+        elif row.most is not None:
+            scale = {"range": [0, row.most * 1.04], "dtick": row.most / 2}
+        figure.update_yaxes(scale, row=number, col=1)
     margin = {"l": _LEFT, "r": 18, "t": _TOP, "b": _BOTTOM}
     styled(
         figure, height=inner + _TOP + _BOTTOM, layout={"margin": margin, "hovermode": "x unified", "showlegend": False}
@@ -129,23 +140,6 @@ def _above(text: str, *, x: float, yshift: int) -> dict[str, Any]:
     """An annotation on the upper edge of its row."""
     place = {"x": x, "y": 1, "xanchor": "left", "yanchor": "bottom", "yshift": yshift}
     return {"text": text, **place, "showarrow": False}
-
-
-def _axis(row: Row) -> dict[str, Any]:
-    if row.log:
-        return {"type": "log", "nticks": 4}
-    if row.most is not None:
-        return {"range": [0, row.most * 1.04], "dtick": row.most / 2}
-    return {"rangemode": "tozero", "nticks": 4}
-
-
-def _traces(line: Line) -> list[go.Scatter]:
-    high = _scatter(line, line.columns[line.column])
-    lows = line.columns.get(f"{line.column}_min")
-    if lows is None:
-        return [high]
-    low = _scatter(line, lows).update(name=f"{chart_text(line.name)}, lowest", line={"width": 0.75})
-    return [low, high.update(fill="tonexty")]
 
 
 def _scatter(line: Line, values: Sequence[float | None]) -> go.Scatter:
