@@ -14,12 +14,11 @@ from loadgen.report.columns import columns
 from loadgen.report.compare import HeldAgainst, Mean, RunComparison, StageComparison
 from loadgen.report.configuration import Setting
 from loadgen.report.document import Section, Table
-from loadgen.report.markdown import sections_markdown
 from loadgen.report.notes import LATENCY_TITLES, Note
 from loadgen.report.output import comparison_words, difference_columns
 from loadgen.report.ratios import Ratios, measured_ratios, ratio_section
 from loadgen.report.tabular import Column, cut, json_text
-from loadgen.report.text import sections_text
+from loadgen.report.text import sections_markdown, sections_text
 from loadgen.schema.comparison import Compared
 from loadgen.schema.result import Result, StageResult
 from loadgen.schema.shared import RunState

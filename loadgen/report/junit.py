@@ -1,4 +1,7 @@
-"""A suite of cases as JUnit XML, which CI systems show as tests."""
+"""Limits as suites of cases in JUnit XML, which CI systems show as tests: a case per limit on a stage.
+
+A case fails exactly if it makes the exit code 1; a run that did not finish is an error of a case of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,13 @@ from loadgen.errors import reported_as
 from loadgen.format import plain
 from loadgen.masking import masked_text
 from loadgen.places import write_named
+from loadgen.record.subject import known_time
+from loadgen.report.assessment import failure_limit, limit_words, run_shortcomings, titles
+from loadgen.report.compare import HeldAgainst, Outcome, RunComparison
+from loadgen.report.compare_document import held_words
+from loadgen.schema.result import Result
+
+CaseOutcome = Literal["passed", "failure", "error", "skipped"]
 
 
 class Case(NamedTuple):
@@ -18,7 +28,7 @@ class Case(NamedTuple):
 
     subject: str
     name: str
-    outcome: Literal["passed", "failure", "error", "skipped"] = "passed"
+    outcome: CaseOutcome = "passed"
     words: str = ""
 
 
@@ -57,3 +67,37 @@ def write_junit(path: Path, suites: Sequence[Suite]) -> None:
     """Write limits as JUnit XML; raises `ResultError`."""
     with reported_as(f"--junit {path}: cannot be written"):
         write_named(path, junit_xml(suites))
+
+
+def run_suite(result: Result) -> Suite:
+    """The limits of a run; not those of a search's probes, which miss limits by design."""
+    wrong = result.reason
+    outcome: CaseOutcome = "skipped" if result.state == "stopped" else "error"
+    if result.state == "complete":
+        wrong = "; ".join(run_shortcomings(result))
+        outcome = "failure" if wrong else "passed"
+    cases = [Case(str(result.profile.get("name") or result.run_id), "run", outcome, wrong)]
+    names = titles(result.stages)
+    for stage in result.stages if result.search is None else []:
+        limits = [failure_limit(stage, stage.failures)] if stage.failures is not None else []
+        if stage.requests.sent or (stage.failures is not None and not stage.failures.met):
+            limits += limit_words(stage).items()
+        cases += [
+            Case(names[stage.index], limit, "failure" if missed else "passed", missed) for limit, missed in limits
+        ]
+
+    duration_s = sum(stage.duration_s for stage in result.stages)
+    return Suite(result.run_id, cases, known_time(result.started_at) or "", duration_s)
+
+
+def compare_suite(comparison: RunComparison, held: Iterable[HeldAgainst]) -> Suite:
+    """The limits of `--fail-if`, each in every stage that could be checked."""
+    name = f"{comparison.b.name} against {comparison.a.name}"
+    return Suite(name, [Case(one.stage, one.limit, _OUTCOMES[one.outcome], held_words(one)) for one in held])
+
+
+_OUTCOMES: dict[Outcome, CaseOutcome] = {
+    "kept": "passed",
+    "broken": "failure",
+    "in doubt": "skipped",
+}

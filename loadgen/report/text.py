@@ -1,4 +1,8 @@
-"""The document of a result for a terminal or a log: plain text, numbers without thousands, nothing wrapped."""
+"""The document of a result as plain text for a terminal or a log, and as GitHub Markdown to paste into an issue.
+
+In the plain text, numbers have no thousands and nothing is wrapped. In Markdown, every text of the result is escaped: a
+model's name can neither hide a link nor break out of its cell.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from textwrap import wrap
 
 from loadgen.format import fixed
 from loadgen.report.document import Section, heading, sections
-from loadgen.report.tabular import one_line, text_lines
+from loadgen.report.tabular import escaped, markdown_table, one_line, text_lines
 from loadgen.schema.result import Result
 
 _WIDTH = 78
@@ -32,3 +36,25 @@ def section_lines(section: Section, width: int | None = None) -> list[str]:
     notes = (f"{note.subject}: {note.text}" if note.subject else note.text for note in section.notes)
     texts = map(one_line, notes)
     return [*lines, *(texts if width is None else (row for text in texts for row in wrap(text, width) or [""]))]
+
+
+def markdown_report(result: Result) -> str:
+    head = heading(result)
+    answers = "\n".join(f"- **{note.subject}** {escaped(note.text)}" for note in head.notes)
+    return "\n\n".join(
+        [f"### {escaped(head.title)}", escaped(head.about), answers, sections_markdown(sections(result))]
+    )
+
+
+def sections_markdown(found: Iterable[Section]) -> str:
+    blocks = []
+    for section in found:
+        blocks += [f"#### {escaped(section.title)}", escaped(section.about)]
+        for table in section.tables:
+            blocks += [escaped(table.title), markdown_table(table.columns, table.rows)] if table.rows else []
+        notes = (
+            f"**{escaped(one.subject)}:** {escaped(one.text)}" if one.subject else escaped(one.text)
+            for one in section.notes
+        )
+        blocks.append("\n".join(f"- {words}" for words in notes))
+    return "\n\n".join(filter(None, blocks))

@@ -9,9 +9,8 @@ from loadgen.report.columns import CURVE, SHAPE, moving_points, run_curve
 from loadgen.report.csv import csv_report
 from loadgen.report.html.charts import latency_by_held, throughput_by_held
 from loadgen.report.html.run_page import html_report
-from loadgen.report.markdown import markdown_report
 from loadgen.report.tabular import html_table
-from loadgen.report.text import text_report
+from loadgen.report.text import markdown_report, text_report
 from loadgen.report.vllm_json import vllm_documents
 from loadgen.schema.result import CurvePoint, Hits, Result, StageResult, Target
 from tests.report.test_text import result, rows, stage, stage_of_sessions, summary_of

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from loadgen.report.assessment import shortcomings
 from loadgen.report.compare import compare_runs, hold_against, parse_limit
-from loadgen.report.junit import Case, Suite, junit_xml
-from loadgen.report.suites import compare_suite, run_suite
+from loadgen.report.junit import Case, Suite, compare_suite, junit_xml, run_suite
 from loadgen.schema.result import Result
 from loadgen.schema.shared import SearchResult
 from tests.metrics.served import run_of, served

@@ -5,8 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.report.markdown import markdown_report
 from loadgen.report.tabular import escaped
+from loadgen.report.text import markdown_report
 from loadgen.schema.result import Result
 from tests.report.test_text import result, stage
 

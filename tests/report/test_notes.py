@@ -13,9 +13,8 @@ from loadgen.report.bench_table import serve_tables
 from loadgen.report.columns import outcome_columns
 from loadgen.report.csv import csv_report
 from loadgen.report.html.run_page import html_report
-from loadgen.report.markdown import markdown_report
 from loadgen.report.notes import account_words, has_numbers, published_nowhere, request_counts, stage_notes, took_part
-from loadgen.report.text import text_report
+from loadgen.report.text import markdown_report, text_report
 from loadgen.report.vllm_json import vllm_documents
 from loadgen.schema.comparison import ReferenceResult
 from loadgen.schema.deltas import Summary

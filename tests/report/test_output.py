@@ -5,10 +5,9 @@ import pytest
 
 from loadgen.report.assessment import assessment
 from loadgen.report.html.run_page import html_report
-from loadgen.report.markdown import markdown_report
 from loadgen.report.output import OutputComparison, compare_output, comparison_words, output_words
 from loadgen.report.tabular import Bad
-from loadgen.report.text import text_report
+from loadgen.report.text import markdown_report, text_report
 from loadgen.schema.finding import Verdict
 from loadgen.schema.output import CanaryCount, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
 from loadgen.schema.result import Result

@@ -11,10 +11,9 @@ import pytest
 from loadgen.report.assessment import assessment, shortcomings
 from loadgen.report.csv import csv_report
 from loadgen.report.html.run_page import html_report
-from loadgen.report.markdown import markdown_report
 from loadgen.report.served import LATENCY, SERVED, latencies_of, served_notes
 from loadgen.report.tabular import Bad
-from loadgen.report.text import text_report
+from loadgen.report.text import markdown_report, text_report
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
 from loadgen.schema.result import Concurrency, Requests, Result, StageResult, Target, Throughput, Tokens
 from tests.report.conftest import EVIL

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.report.markdown import markdown_report
-from loadgen.report.text import text_report
+from loadgen.report.text import markdown_report, text_report
 from tests.engines import Simulator, attach
 from tests.run.driving import outcome
 

@@ -287,8 +287,7 @@ async def _first_whole(run: Run) -> Snapshot:
 def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
     """Print the figures of a finished run, as `table` formats them, and its files; return the exit code."""
     from loadgen.report.assessment import shortcomings
-    from loadgen.report.junit import write_junit
-    from loadgen.report.suites import run_suite
+    from loadgen.report.junit import run_suite, write_junit
     from loadgen.report.text import text_report
 
     end_by_signals()

@@ -26,12 +26,10 @@ from loadgen.report.compare import (
 from loadgen.report.compare_document import compare_json, compare_markdown, compare_text, held_words
 from loadgen.report.csv import csv_report
 from loadgen.report.inferencex import inferencex_rows
-from loadgen.report.junit import write_junit
+from loadgen.report.junit import compare_suite, write_junit
 from loadgen.report.llm_d import llm_d_reports
-from loadgen.report.markdown import markdown_report, sections_markdown
-from loadgen.report.suites import compare_suite
 from loadgen.report.tabular import json_text
-from loadgen.report.text import sections_text, text_report
+from loadgen.report.text import markdown_report, sections_markdown, sections_text, text_report
 from loadgen.report.vllm_json import safe_file_name, vllm_documents, vllm_file_names, with_requests
 from loadgen.schema.result import RESULT, Result
 from loadgen.store.acceptance import CERTIFICATE, read_certificate, verify

@@ -20,8 +20,7 @@ from loadgen.report.columns import EFFICIENCY, columns, known
 from loadgen.report.compare import RunComparison
 from loadgen.report.compare_document import compare_sections
 from loadgen.report.html import charts
-from loadgen.report.html.charts import ColouredStages
-from loadgen.report.html.frontier import PALE_NOTE, RUN_COLOURS, axes_of, frontier_figure
+from loadgen.report.html.charts import PALE_NOTE, RUN_COLOURS, ColouredStages, axes_of, frontier_figure
 from loadgen.report.html.page import Figures, grid, opening, page, placed, rendered, section
 from loadgen.report.tabular import Column, html_table
 from loadgen.schema.result import Result, StageResult

@@ -14,7 +14,7 @@ from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import TOTAL_BY_E2E, moving_points
 from loadgen.report.configuration import flattened
 from loadgen.report.html import charts
-from loadgen.report.html.frontier import PALE_NOTE, axes_of, frontier_figure
+from loadgen.report.html.charts import PALE_NOTE, axes_of, frontier_figure
 from loadgen.report.html.page import (
     Figures,
     grid,

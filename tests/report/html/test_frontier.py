@@ -4,8 +4,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.report.html.charts import ColouredStages
-from loadgen.report.html.frontier import axes_of, frontier_figure
+from loadgen.report.html.charts import ColouredStages, axes_of, frontier_figure
 from loadgen.schema.result import StageResult, Target
 from tests.report.test_text import stage
 

@@ -21,8 +21,7 @@ from loadgen.report.history import runs_listed
 from loadgen.report.html.compare import compare_page
 from loadgen.report.html.run_page import html_report
 from loadgen.report.llm_d import llm_d_reports
-from loadgen.report.markdown import markdown_report
-from loadgen.report.text import text_report
+from loadgen.report.text import markdown_report, text_report
 from loadgen.report.vllm_json import vllm_documents
 from loadgen.schema.result import Result, StageResult, Target
 from loadgen.store.foreign.read import read_foreign
