@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from loadgen.errors import ProfileError, ResultError
 from loadgen.grouping import by_key
 from loadgen.metrics.difference import CONFIDENCE, Estimate, Ratio, geometric_mean
+from loadgen.profile import BASE
 from loadgen.record.figures import (
     FIGURES,
     LoadShape,
@@ -40,9 +41,9 @@ from loadgen.record.figures import (
 )
 from loadgen.record.subject import engine_of, hardware_of, known_time, model_of
 from loadgen.report.configuration import Setting, caveats, configuration_differences, unlikeness
+from loadgen.report.notes import condition_words
 from loadgen.report.output import OutputComparison, compare_output
-from loadgen.report.ratios import Ratios, measured_ratios, variant_of
-from loadgen.schema.comparison import Compared, Difference
+from loadgen.schema.comparison import Compared, Difference, PublishedRatio
 from loadgen.schema.result import Result, StageResult
 
 _TOKENS_WITHIN = 0.05
@@ -72,6 +73,24 @@ class Mean(msgspec.Struct, frozen=True):
 
     figure: str
     ratio: Ratio
+
+
+class MeasuredRatio(msgspec.Struct, frozen=True):
+    """A published ratio, and the same of two stages of one load."""
+
+    load: str
+    published: PublishedRatio
+    measured: float | None  # None if a stage lacks the figure, or has only a bound
+    difference_percent: float | None
+    doubt: str | None = None  # why the measured one is not evidence
+
+
+class Ratios(msgspec.Struct, frozen=True):
+    """The published ratios that several runs measured, and what they were published for."""
+
+    source: str
+    conditions: list[str]
+    rows: list[MeasuredRatio]
 
 
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +171,58 @@ def compare_runs(
         unmeasured=[load.words for load in left_a if cut_short or load in sent_b],
         ratios=measured_ratios({variant_of(result_a): result_a, variant_of(result_b): result_b}),
     )
+
+
+def measured_ratios(variants: Mapping[str, Result]) -> Ratios | None:
+    """Each published ratio of these variants, at each load that both have.
+
+    None if there is none, or if the runs have different publications.
+    """
+    references = [result.reference for result in variants.values() if result.reference is not None]
+    if len({reference.source for reference in references}) != 1:
+        return None
+    rows = [
+        found
+        for ratio in references[0].ratios
+        if ratio.variant in variants and ratio.over in variants
+        for found in _ratios_measured(ratio, variants[ratio.variant], variants[ratio.over])
+    ]
+    if not rows:
+        return None
+    named = {condition.name: condition.published for one in references for condition in one.conditions}
+    conditions = []
+    if named:
+        conditions.append(f"published for {', '.join(f'{name} {value}' for name, value in named.items())}")
+        conditions += dict.fromkeys(words for one in references for words in condition_words(one.conditions))
+    return Ratios(references[0].source, conditions, rows)
+
+
+def variant_of(result: Result) -> str:
+    """The variant of the profile that a run began with."""
+    return str(result.profile.get("name", "")).partition("+")[2] or BASE
+
+
+def _ratios_measured(ratio: PublishedRatio, one: Result, other: Result) -> Iterator[MeasuredRatio]:
+    others = stages_by_load(other)
+    for load, stages in stages_by_load(one).items():
+        wanted = {key: getattr(ratio, key) for key in ("concurrency", "rate", "isl", "osl")}
+        if load not in others or any(value not in (None, getattr(load, key)) for key, value in wanted.items()):
+            continue
+        stage, over = sound_stage(stages), sound_stage(others[load])
+        value, divisor = (_published_figure(ratio.figure, each) for each in (stage, over))
+        measured = value / divisor if value is not None and divisor else None
+        difference = None if measured is None else 100 * (measured / ratio.value - 1)
+        yield MeasuredRatio(load.words, ratio, measured, difference, stage.doubt or over.doubt)
+
+
+def _published_figure(name: str, stage: StageResult) -> float | None:
+    if name.endswith("_per_s"):
+        rate: float | None = getattr(stage.throughput, name)
+        return rate
+    metric, statistic = name.removesuffix("_ms").split("_")
+    summary = stage.latency_ms.get(metric)
+    value: float | None = None if summary is None else getattr(summary, statistic)
+    return None if summary is None or statistic in summary.lower_bounds else value
 
 
 def with_meant_shapes(runs: Sequence[tuple[str, Result]]) -> list[tuple[str, Result]]:

@@ -11,12 +11,19 @@ from loadgen.format import UNKNOWN, Statistic, fixed, signed_percent
 from loadgen.record.figures import FIGURES
 from loadgen.report.assessment import first_line
 from loadgen.report.columns import columns
-from loadgen.report.compare import HeldAgainst, Mean, RunComparison, StageComparison
+from loadgen.report.compare import (
+    HeldAgainst,
+    Mean,
+    MeasuredRatio,
+    Ratios,
+    RunComparison,
+    StageComparison,
+    measured_ratios,
+)
 from loadgen.report.configuration import Setting
 from loadgen.report.document import Section, Table
 from loadgen.report.notes import LATENCY_TITLES, Note
 from loadgen.report.output import comparison_words, difference_columns
-from loadgen.report.ratios import Ratios, measured_ratios, ratio_section
 from loadgen.report.tabular import Column, cut, json_text
 from loadgen.report.text import sections_markdown, sections_text
 from loadgen.schema.comparison import Compared
@@ -76,6 +83,28 @@ def _stage(stage: StageComparison, comparison: RunComparison) -> Section:
     defined = [(name, text) for name, texts in comparison.definitions.items() for text in texts]
     definitions = [Note(LATENCY_TITLES.get(name, name), text) for name, text in defined]
     return Section(stage.title, [Table(_figure_columns(comparison), stage.figures)], [*doubts, *definitions])
+
+
+def ratio_section(ratios: Ratios | None) -> Section:
+    """The published ratios next to the measured ones, and their conditions."""
+    if ratios is None:
+        return Section("Published ratios")
+    doubts = dict.fromkeys(f"{one.load}: {one.doubt}" for one in ratios.rows if one.doubt is not None)
+    notes = [Note("published by", ratios.source), *(Note("", words) for words in ratios.conditions)]
+    notes += [Note("no evidence at", words) for words in doubts]
+    return Section("Published ratios", [Table(_RATIOS, ratios.rows)], notes)
+
+
+_RATIOS: tuple[Column[MeasuredRatio], ...] = (
+    Column("load", lambda one: one.load, words=True),
+    Column("figure", lambda one: one.published.figure, words=True),
+    Column("of", lambda one: one.published.variant, words=True),
+    Column("over", lambda one: one.published.over, words=True),
+    Column("measured", lambda one: one.measured),
+    Column("published", lambda one: one.published.value),
+    Column("difference", lambda one: signed_percent(one.difference_percent)),
+    Column("published on", lambda one: one.published.of, words=True),
+)
 
 
 def compare_json(comparisons: Sequence[RunComparison]) -> str:

@@ -52,9 +52,10 @@ def sections_markdown(found: Iterable[Section]) -> str:
         blocks += [f"#### {escaped(section.title)}", escaped(section.about)]
         for table in section.tables:
             blocks += [escaped(table.title), markdown_table(table.columns, table.rows)] if table.rows else []
-        notes = (
-            f"**{escaped(one.subject)}:** {escaped(one.text)}" if one.subject else escaped(one.text)
-            for one in section.notes
+        blocks.append(
+            "\n".join(
+                f"- **{escaped(note.subject)}:** {escaped(note.text)}" if note.subject else f"- {escaped(note.text)}"
+                for note in section.notes
+            )
         )
-        blocks.append("\n".join(f"- {words}" for words in notes))
     return "\n\n".join(filter(None, blocks))

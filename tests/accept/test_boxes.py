@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from loadgen.errors import ProfileError
 from loadgen.metrics.acceptance import rank_sum_chance
-from loadgen.report.boxes import compare_boxes
+from loadgen.report.certificate import compare_boxes
 from loadgen.schema.certificate import Certificate
 from loadgen.store.acceptance import CERTIFICATE, write_certificate_json
 from tests.accept.evidence import box, certified, written

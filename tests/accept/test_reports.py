@@ -11,15 +11,13 @@ import loadgen
 from loadgen.criteria import PHASES
 from loadgen.report.certificate import (
     certificate_sections,
-    certificate_suites,
     criterion_line,
-    ctrf_json,
     demanded,
     headline,
     place_of,
 )
 from loadgen.report.html.certificate import PAGE, certificate_page, verify_page, write_certificate
-from loadgen.report.junit import junit_xml
+from loadgen.report.junit import certificate_suites, ctrf_json, junit_xml
 from loadgen.report.text import sections_text
 from loadgen.schema.certificate import Certificate
 from loadgen.store.acceptance import CERTIFICATE, verify

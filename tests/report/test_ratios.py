@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.report.compare import compare_runs
+from loadgen.report.compare import Ratios, compare_runs, measured_ratios
 from loadgen.report.compare_document import (
     VariantOutcome,
     compare_text,
@@ -14,7 +14,6 @@ from loadgen.report.compare_document import (
     sweep_rows,
     sweep_text,
 )
-from loadgen.report.ratios import Ratios, measured_ratios
 from loadgen.schema.comparison import Condition, PublishedRatio, ReferenceResult
 from loadgen.schema.result import Result
 from tests.metrics.served import run_of, served

@@ -14,9 +14,9 @@ from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import duration
 from loadgen.profile.accept import Accept, accept_doubts
 from loadgen.profile.schema import Profile
-from loadgen.report.certificate import certificate_suites, criterion_line, headline, write_ctrf
+from loadgen.report.certificate import criterion_line, headline
 from loadgen.report.html.certificate import PAGE, verify_page
-from loadgen.report.junit import write_junit
+from loadgen.report.junit import certificate_suites, write_ctrf, write_junit
 from loadgen.run.accept.acceptance import Acceptance, AcceptSettings, began_alike
 from loadgen.run.accept.live import views
 from loadgen.run.accept.phases import identity_of, look_at_box

@@ -53,8 +53,8 @@ VERBS = (
     ),
     Verb("check", "[PROFILE]", "would this profile start on this box? Starts nothing", "tui.cli.box.check"),
     Verb("import", "FILE|URL", "a published recipe or command as a profile", "tui.cli.importing.import_profile"),
-    Verb("reference", "FILE|URL", "what others measured, for a profile's [reference]", "tui.cli.reference.reference"),
-    Verb("runs", "[FOLDER] [options]", "the runs below a folder, and trends over them", "tui.cli.runs.runs"),
+    Verb("reference", "FILE|URL", "what others measured, for a profile's [reference]", "tui.cli.importing.reference"),
+    Verb("runs", "[FOLDER] [options]", "the runs below a folder, and trends over them", "tui.cli.results.runs"),
     Verb("report", "RUN [options]", "a finished run as text, Markdown, HTML or CSV", "tui.cli.results.report"),
     Verb("recover", "RUN", "make the result of a run that was killed", "tui.cli.results.recover"),
     Verb("compare", "A B [C...]", "compare runs with the first; a gate for CI", "tui.cli.results.compare"),
@@ -65,7 +65,7 @@ VERBS = (
     Verb("doctor", "[options]", "what vramp can measure on this box, and why not", "tui.cli.box.doctor"),
     Verb("stop", "[PORT]", "stop a server that was left running", "tui.cli.box.stop"),
     Verb("simulate", "[options]", "the simulated engine alone", "loadgen.simulator.__main__.main"),
-    Verb("completion", "bash|zsh|fish", "TAB completion for a shell", "tui.cli.completion.completion"),
+    Verb("completion", "bash|zsh|fish", "TAB completion for a shell", "tui.cli.manual.completion"),
 )
 
 

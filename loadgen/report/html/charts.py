@@ -43,17 +43,15 @@ _RAMP = ["rgb(158,178,196)", "rgb(22,104,178)"]  # light and strong tone of the 
 _PERCENTS = (50, 90, 99, 99.9, 99.99, 99.999)
 _EMPTY = Summary(count=0)
 _LABEL = {"font": {"size": 11}, "textangle": 0}  # of a line
-
 RUN_COLOURS = (ACCENT, "#d0801f", "#3d9970", "#a05fb5", "#c0506e", "#7d8b2f")
 """One per run, repeating if there are more; readable on white and on black."""
 PALE_NOTE = (
     "each line leads along its own best points; a pale one has another above it on some line, no slower for a user."
 )
 _PALE = 0.3
-_Placed = tuple[StageResult, Point]
-_REPORTED = columns("ttft_p99_ms interactivity_tokens_per_s usd_per_million_output_tokens")
 
 Values = Sequence[float | None]
+_Placed = tuple[StageResult, Point]
 
 
 class ColouredStages(NamedTuple):
@@ -303,6 +301,9 @@ def _points(series: ColouredStages, points: Sequence[_Placed], best: dict[tuple[
         hovertemplate="%{customdata}<br>%{y:,.4~g} at %{x:,.4~g}<extra></extra>",
         cliponaxis=False,
     )
+
+
+_REPORTED = columns("ttft_p99_ms interactivity_tokens_per_s usd_per_million_output_tokens")
 
 
 def _reported(stage: StageResult) -> str:

@@ -96,7 +96,7 @@ def test_what_cannot_be_one_is_said(
 def test_a_file_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tui.cli.reference._MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("tui.cli.importing._MAX_REFERENCE_BYTES", 1 << 20)
     with (tmp_path / "rows.json").open("wb") as file:
         file.truncate(2 << 30)
     assert vramp(str(tmp_path / "rows.json")) == 2
