@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from loadgen.criteria import EXACT_MATCH, PHASES, WARM_UP_S, PhaseName
 from loadgen.format import counted, duration, iso_time, significant
 from loadgen.metrics.acceptance import (
@@ -87,10 +89,6 @@ class PhaseEvidence:
     ended: PhaseEnded | None = None
     runs: list[RunMade] = field(default_factory=list)
 
-    @property
-    def is_over(self) -> bool:
-        return self.ended is not None
-
 
 @dataclass
 class AcceptEvidence:
@@ -120,12 +118,19 @@ class AcceptEvidence:
             case BoxSeen():
                 self.box = line.box
             case PhaseBegan():
-                self._begin(line)
+                self.phases[line.phase].began_s.append(line.unix_s)
+                self.phases[line.phase].ended = None
+                if line.phase == "box":  # it is looked at again after a boot
+                    self.facts = [one for one in self.facts if one.phase != line.phase]
+                    self.counts = [one for one in self.counts if one.phase != line.phase]
             case PhaseEnded():
                 self.phases[line.phase].ended = line
             case RunMade():
                 self.phases[line.phase].runs.append(line)
-                self.is_new |= self._has_observations(line)
+                result = self.results.get(line.folder)
+                # Only these phases measure what is a matter of chance, and only if the server was reached.
+                if result is not None and line.phase in ("performance", "burn-in"):
+                    self.is_new |= any(stage.requests.sent for stage in result.stages)
             case FactFound():
                 self.facts.append(line)
             case Counted():
@@ -136,19 +141,6 @@ class AcceptEvidence:
             case Judged():
                 self.looks += self.is_new
                 self.is_new = False
-
-    def _begin(self, line: PhaseBegan) -> None:
-        self.phases[line.phase].began_s.append(line.unix_s)
-        self.phases[line.phase].ended = None
-        if line.phase == "box":  # looked at anew, after a boot
-            self.facts = [one for one in self.facts if one.phase != line.phase]
-            self.counts = [one for one in self.counts if one.phase != line.phase]
-
-    def _has_observations(self, line: RunMade) -> bool:
-        """Whether a run measured what is a matter of chance; a server that was not reached tells nothing of it."""
-        result = self.results.get(line.folder)
-        stages = result.stages if result is not None and line.phase in ("performance", "burn-in") else []
-        return any(stage.requests.sent for stage in stages)
 
     def runs(self, *phases: PhaseName) -> Iterator[tuple[RunMade, Result]]:
         """The runs of some phases that have a result, in order."""
@@ -192,13 +184,15 @@ def evidence_of(lines: Iterable[AcceptLine], results: Mapping[str, Result]) -> A
 def certificate_from(evidence: AcceptEvidence, files: Mapping[str, str]) -> Certificate:
     """The certificate of what is known so far; `files` are the checksums of what it rests on."""
     began = evidence.began
-    demands = [*began.demands, *_of_probes(evidence.probes)]
-    found = {demand: _RULES[demand.rule](demand, evidence) for demand in demands}
-    untested = [
-        f"{demand.figure}: {one.reason}" for demand, one in found.items() if one.outcome is None and one.trial is None
-    ]
-    found = {demand: one for demand, one in found.items() if one.outcome is not None or one.trial is not None}
-    criteria = _judged(found, evidence)
+    # Each figure of a tool that has a public criterion for this part.
+    figures = [figure for probe in evidence.probes for figure in probe.figures if figure.low is not None]
+    lows = {figure.name: (figure.low, figure.source) for figure in figures}
+    of_probes = [demand_of(f"probe.{name}", "at_least", low, source) for name, (low, source) in lows.items()]
+
+    found = {demand: _RULES[demand.rule](demand, evidence) for demand in (*began.demands, *of_probes)}
+    known = {demand: one for demand, one in found.items() if one.outcome is not None or one.trial is not None}
+    untested = [f"{demand.figure}: {one.reason}" for demand, one in found.items() if demand not in known]
+    criteria = _judged(known, evidence)
     phases = tuple(_phase(name, evidence, criteria) for name in PHASES if name in began.phases)
     skipped = [f"{phase.name}: {phase.reason}" for phase in phases if phase.state == "skipped"]
     verdict, reasons = _verdict(phases, criteria)
@@ -225,10 +219,18 @@ def certificate_from(evidence: AcceptEvidence, files: Mapping[str, str]) -> Cert
 
 def _verdict(phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tuple[Outcome, tuple[str, ...]]:
     """Failed if anything failed; passed if everything that was asked for did, or was skipped."""
-    for outcome in ("fail", "inconclusive"):
-        reasons = _reasons(outcome, phases, criteria)
+    outcomes: tuple[Outcome, ...] = ("fail", "inconclusive")
+    for outcome in outcomes:
+        # Each reason once, with the criteria that it holds for; then the phases that no criterion speaks for.
+        alike: dict[tuple[str, str], list[str]] = {}
+        for one in criteria:
+            if one.outcome == outcome:
+                alike.setdefault((one.demand.phase, one.reason), []).append(title(one.demand))
+        reasons = [f"{phase}: {', '.join(names)}: {reason}" for (phase, reason), names in alike.items()]
+        explained = {phase for phase, _ in alike}
+        reasons += [f"{one.name}: {one.reason}" for one in phases if one.state == outcome and one.name not in explained]
         if reasons:
-            return outcome, reasons
+            return outcome, tuple(reasons)
     if not criteria:
         return "inconclusive", ("nothing was judged",)
     return "pass", (_all_passed(len(criteria)),)
@@ -237,18 +239,6 @@ def _verdict(phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tu
 def _all_passed(count: int) -> str:
     few = {1: "its only criterion", 2: "both criteria"}
     return f"{few.get(count, f'all {count} criteria')} passed"
-
-
-def _reasons(outcome: Outcome, phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tuple[str, ...]:
-    """Each reason once, with the criteria that it holds for; phases that no criterion speaks for."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for one in criteria:
-        if one.outcome == outcome:
-            alike.setdefault((one.demand.phase, one.reason), []).append(title(one.demand))
-    explained = {phase for phase, _ in alike}
-    found = [f"{phase}: {', '.join(names)}: {reason}" for (phase, reason), names in alike.items()]
-    found += [f"{one.name}: {one.reason}" for one in phases if one.state == outcome and one.name not in explained]
-    return tuple(found)
 
 
 def title(demand: Demand) -> str:
@@ -295,36 +285,31 @@ def _judged(found: Mapping[Demand, CriterionEvidence], evidence: AcceptEvidence)
     share = 0.5 if evidence.began.like else 1.0  # other boxes' bounds have spent the other half
     level = level_of(max(1, evidence.looks), fail=FALSE_FAIL * share)
     following = level_of(max(1, evidence.looks) + 1, fail=FALSE_FAIL * share)
-    p_values = [_p_value(demand, one) for demand, one in found.items()]
-    statistical = [index for index, p in enumerate(p_values) if p is not None]
-    held = dict(zip(statistical, holm([p_values[index] or 0.0 for index in statistical], level.fail), strict=True))
-    return tuple(
-        _criterion(demand, one, held.get(index), level, following) for index, (demand, one) in enumerate(found.items())
-    )
-
-
-def _p_value(demand: Demand, one: CriterionEvidence) -> float | None:
-    """None for a criterion that is no matter of chance."""
-    if demand.rule not in ("mean", "share", "trend"):
-        return None
-    return 1.0 if one.trial is None or one.outcome is not None else one.trial.p_good
+    statistical = {demand: one for demand, one in found.items() if demand.rule in _SCALES}
+    p_values = [
+        1.0 if one.trial is None or one.outcome is not None else one.trial.p_good for one in statistical.values()
+    ]
+    held = dict(zip(statistical, holm(p_values, level.fail), strict=True))
+    return tuple(_criterion(demand, one, held.get(demand), level, following) for demand, one in found.items())
 
 
 def _criterion(demand: Demand, one: CriterionEvidence, held: Held | None, level: Level, following: Level) -> Criterion:
+    found = Criterion(
+        demand=demand,
+        outcome=one.outcome or "inconclusive",
+        reason=one.reason,
+        observed=one.observed,
+        no_interval=one.reason if one.outcome == "inconclusive" else "it is not a matter of chance",
+        details=one.details,
+        samples=one.samples,
+        starts=one.starts,
+        values=one.values,
+        requests=one.requests,
+        needs=one.needs,
+    )
     if one.trial is None or held is None:
-        return Criterion(
-            demand=demand,
-            outcome=one.outcome or "inconclusive",
-            reason=one.reason,
-            observed=one.observed,
-            no_interval=one.reason if one.outcome == "inconclusive" else "it is not a matter of chance",
-            details=one.details,
-            samples=one.samples,
-            starts=one.starts,
-            values=one.values,
-            requests=one.requests,
-            needs=one.needs,
-        )
+        return found
+
     lowest, highest = _possible(demand)
     low, high = (
         min(highest, max(lowest, _SCALES[demand.rule] * end)) for end in one.trial.ends(held.level, level.not_pass)
@@ -332,26 +317,22 @@ def _criterion(demand: Demand, one: CriterionEvidence, held: Held | None, level:
     to_fail, to_pass = 1 - held.level, 1 - level.not_pass
     confidences = (to_fail, to_pass) if demand.direction == "at_most" else (to_pass, to_fail)
     outcome = one.outcome or outcome_of(one.trial, held, level)
-    return Criterion(
-        demand=demand,
+    return replace(
+        found,
         outcome=outcome,
         reason=one.reason if one.outcome else _sentence(demand, outcome, (low, high), confidences),
-        observed=one.observed,
+        no_interval="",
         low=low,
         high=high,
         low_confidence=confidences[0],
         high_confidence=confidences[1],
         spread=one.trial.spread,
-        samples=one.samples,
-        starts=one.starts,
-        values=one.values,
-        requests=one.requests,
-        details=one.details,
         needs=one.needs or (one.takes(following) if one.takes is not None and outcome == "inconclusive" else ""),
     )
 
 
-_SCALES = {"mean": 1.0, "share": 100.0, "trend": 100.0}  # of trials, which know shares, not percent
+_SCALES = {"mean": 1.0, "share": 100.0, "trend": 100.0}
+"""The rules that are a matter of chance, and the scale of their trials, which know shares, not percent."""
 
 
 def _possible(demand: Demand) -> tuple[float, float]:
@@ -537,23 +518,26 @@ def _latency(summary: Summary, percent: float | None) -> tuple[float, float] | N
 
 
 def _shares(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
-    pairs = _failed(demand, evidence) if demand.figure == "failed_percent" else _answered(demand, evidence)
+    is_failures = demand.figure == "failed_percent"
+    if is_failures:
+        pairs = _without_failure(demand, evidence)
+    else:  # all questions together: each is asked by itself
+        answers = evidence.counted(demand)
+        pairs = [(sum(one.count for one in answers), sum(one.trials or 0 for one in answers))]
     counts = [(good, trials) for good, trials in pairs if trials]
     if not counts:
         return CriterionEvidence(_NOT_YET, "inconclusive")
     good, trials = zip(*counts, strict=True)
-    is_failures = demand.figure == "failed_percent"
-    edge = edge_of(demand) / 100
-    trial = of_shares(good, trials, 1 - edge if is_failures else edge)
+    edge = 1 - edge_of(demand) / 100 if is_failures else edge_of(demand) / 100
+    trial = of_shares(good, trials, edge)
     bad, count = sum(trials) - sum(good), sum(trials)
     if is_failures:
         trial = _as_failures(trial)
     observed = 100 * (bad if is_failures else count - bad) / count
     found = CriterionEvidence("", observed=observed, trial=trial, samples=count, starts=len(counts))
-    if not evidence.phases[demand.phase].is_over:
+    if evidence.phases[demand.phase].ended is None:
         return found._replace(outcome="inconclusive", reason=_NOT_OVER)
-    edge_good = 1 - edge if is_failures else edge
-    return found._replace(takes=lambda level: _more_trials(demand, bad, count, edge_good, level))
+    return found._replace(takes=lambda level: _more_trials(demand, bad, count, edge, level))
 
 
 def _as_failures(trial: Trial) -> Trial:
@@ -576,17 +560,14 @@ def _more_trials(demand: Demand, bad: int, count: int, edge: float, level: Level
     return f"about {more:,} more {unit}{how}, if all goes on like this"
 
 
-def _answered(demand: Demand, evidence: AcceptEvidence) -> Iterator[tuple[int, int]]:
-    """All questions together: each is asked by itself."""
-    counts = evidence.counted(demand)
-    yield sum(one.count for one in counts), sum(one.trials or 0 for one in counts)
-
-
-def _failed(demand: Demand, evidence: AcceptEvidence) -> Iterator[tuple[int, int]]:
+def _without_failure(demand: Demand, evidence: AcceptEvidence) -> list[tuple[int, int]]:
+    """At each start, how many requests did not fail, and how many were scheduled."""
+    pairs = []
     for stages in stages_by_start(evidence, demand.load).values():
         checks = [stage.failures for stage in stages if stage.failures is not None]
         scheduled = sum(check.scheduled for check in checks)
-        yield scheduled - min(scheduled, sum(check.count for check in checks)), scheduled
+        pairs.append((scheduled - min(scheduled, sum(check.count for check in checks)), scheduled))
+    return pairs
 
 
 def _events(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
@@ -610,19 +591,16 @@ def _events(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
         return CriterionEvidence(f"none so far; {_NOT_OVER}" if counts else _NOT_YET, "inconclusive")
     if not counts:
         return CriterionEvidence(f"skipped: {ended.reason}" if ended.state == "skipped" else "nothing here reports it")
-    hours = _hours(demand, evidence)
-    often = f" in {_span(hours)}: at most {significant(rate_at_most(hours))} an hour (95 %)" if hours else ""
+    hours = _hours_watched(demand, evidence) if demand.phase == "burn-in" else 0.0
+    span = duration(3600 * hours) if hours < 1 else f"{significant(hours)} h"
+    often = f" in {span}: at most {significant(rate_at_most(hours))} an hour (95 %)" if hours else ""
     return CriterionEvidence(f"none{often}", "pass", observed=0.0)
 
 
-def _span(hours: float) -> str:
-    return duration(3600 * hours) if hours < 1 else f"{significant(hours)} h"
-
-
-def _hours(demand: Demand, evidence: AcceptEvidence) -> float:
+def _hours_watched(demand: Demand, evidence: AcceptEvidence) -> float:
     own = sum(one.hours or 0.0 for one in evidence.counted(demand))
-    runs = sum(stage.duration_s for _, result in evidence.runs(demand.phase) for stage in result.stages) / 3600
-    return max(own, runs) if demand.phase == "burn-in" else 0.0
+    runs_s = sum(stage.duration_s for _, result in evidence.runs(demand.phase) for stage in result.stages)
+    return max(own, runs_s / 3600)
 
 
 def _of_gpus(name: str) -> Callable[[Result], Iterator[tuple[int, str]]]:
@@ -694,13 +672,6 @@ def starts_of(evidence: AcceptEvidence) -> Iterator[tuple[int, ServerStart]]:
     yield from enumerate(known, start=1)
 
 
-def _of_probes(probes: Iterable[ProbeResult]) -> list[Demand]:
-    """A criterion for each figure of a tool that has a public one for this part."""
-    figures = [figure for probe in probes for figure in probe.figures if figure.low is not None]
-    lows = {figure.name: (figure.low, figure.source) for figure in figures}
-    return [demand_of(f"probe.{name}", "at_least", low, source) for name, (low, source) in lows.items()]
-
-
 def _each(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     values = list(_values(demand, evidence))
     known = [(subject, value) for subject, value in values if isinstance(value, int | float)]
@@ -716,7 +687,7 @@ def _each(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     )
     if missing and not is_bad:
         return found._replace(outcome="inconclusive", reason=f"unknown for {', '.join(missing)}")
-    if not is_bad and not evidence.phases[demand.phase].is_over:
+    if not is_bad and evidence.phases[demand.phase].ended is None:
         return found._replace(outcome="inconclusive", reason=f"{reason}; {_NOT_OVER}")
     return found
 
