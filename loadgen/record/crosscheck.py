@@ -99,13 +99,19 @@ def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
 
 
 def _compare(ours: ClientAccount) -> TruthCheck:
-    engine = ours.engine
+    engine, canaries = ours.engine, ours.canaries
     other_streams, other_requests = _other_streams(ours), _other_requests(ours)
     timed = engine if other_streams is None else EngineStage()
-    counted = _without_canaries(ours) if other_requests is None else EngineStage()
+    counted = EngineStage()
+    if other_requests is None:
+        counted = EngineStage(
+            ttft_count=_less(engine.ttft_count, canaries.requests),
+            prompt_tokens=_less(engine.prompt_tokens, canaries.input_tokens),
+            generation_tokens=_less(engine.generation_tokens, canaries.output_tokens),
+        )
     knows_input = not ours.counters["unknown_input"]
-    count = ours.first_tokens + ours.canaries.requests
-    client_ms = (ours.ttft_ms + ours.canaries.ttft_ms) / count if other_streams is None else None
+    count = ours.first_tokens + canaries.requests
+    client_ms = (ours.ttft_ms + canaries.ttft_ms) / count if other_streams is None else None
     outside_ms = _difference(client_ms, timed.ttft_mean_ms)
     wrong = [*_ttft_words(ours, outside_ms, timed.ttft_mean_ms), *_total_words(ours, counted)]
     if wrong and ours.is_span:
@@ -129,16 +135,6 @@ def _compare(ours: ClientAccount) -> TruthCheck:
             [*wrong, *_not_compared(other_streams, other_requests), *(unknown if not other_requests else [])]
         ),
         over=ours.over if other_streams is None or other_requests is None else "",
-    )
-
-
-def _without_canaries(ours: ClientAccount) -> EngineStage:
-    """The engine's totals for the load alone."""
-    engine, canaries = ours.engine, ours.canaries
-    return EngineStage(
-        ttft_count=_less(engine.ttft_count, canaries.requests),
-        prompt_tokens=_less(engine.prompt_tokens, canaries.input_tokens),
-        generation_tokens=_less(engine.generation_tokens, canaries.output_tokens),
     )
 
 

@@ -125,7 +125,7 @@ class Spaced(Generic[Sample]):
         self._count = 0
 
     def add(self, sample: Sample) -> None:
-        """Append the next sample; the newest so far is dropped if it does not fall on a step."""
+        """Append the next sample; the one before it is dropped if it does not fall on a step."""
         if self._count and (self._count - 1) % self._step:
             self.samples.pop()
         self.samples.append(sample)
@@ -230,7 +230,6 @@ class HardwareRecord:
         return [GpuSeries(index, series.columns()) for index, series in sorted(self._gpu_series.items())]
 
     def host_series(self) -> Columns:
-        """The host's series; empty before the first sample."""
         return self._host_series.columns() if len(self._host_series) else {}
 
     def facts(self) -> list[GpuFacts]:
@@ -240,7 +239,11 @@ class HardwareRecord:
     def facts_within(self, samples: HardwareSamples, start_s: float, end_s: float) -> list[GpuFacts]:
         """The input of the GPU health rules over a window of a stage, by its means: one moment may be an exception."""
         looks = {index: found for index, found in samples.within(start_s, end_s).items() if found}
-        typical = {index: _with_means(found) for index, found in looks.items()}
+        typical = {}
+        for index, found in looks.items():
+            known = {name: _known(found, name) for name in ("gfx_percent", "gfx_clock_mhz", "temperature_hotspot_c")}
+            means = {name: fmean(values) for name, values in known.items() if values}
+            typical[index] = msgspec.structs.replace(found[-1], **means)
         return self._facts(typical, looks, self.of_stage(samples))
 
     def _facts(
@@ -261,8 +264,16 @@ class HardwareRecord:
 
     def _by_memory(self, samples: Mapping[int, Sequence[GpuSample]]) -> ServerDevices:
         """A guess, as a last resort: the GPUs whose memory use is high or grew since the run began, else all."""
-        used = tuple(gpu.index for gpu in self.gpus if self._holds_a_model(gpu, samples.get(gpu.index, ())))
-        return ServerDevices(used, "hbm") if used else ServerDevices(tuple(gpu.index for gpu in self.gpus), "all")
+        used = []
+        for gpu in self.gpus:
+            most = max(_known(samples.get(gpu.index, ()), "hbm_used_bytes"), default=0)
+            first = self.first[gpu.index].hbm_used_bytes if gpu.index in self.first else None
+            has_grown = first is not None and most - first >= _SERVER_GROWTH_BYTES
+            if has_grown or (gpu.hbm_total_bytes and most >= _SERVER_SHARE * gpu.hbm_total_bytes):
+                used.append(gpu.index)
+        return (
+            ServerDevices(tuple(used), "hbm") if used else ServerDevices(tuple(gpu.index for gpu in self.gpus), "all")
+        )
 
     def busy_percent(self, t_s: float) -> float | None:
         """How busy the server's GPUs are at a moment of the run, their mean; None if no sample is fresh."""
@@ -282,20 +293,6 @@ class HardwareRecord:
         """All devices on the sockets of `devices`, because a socket's figures are on its first device."""
         sockets = {socket_of(gpu) for gpu in self.gpus if gpu.index in devices.indices}
         return [gpu for gpu in self.gpus if socket_of(gpu) in sockets]
-
-    def _holds_a_model(self, gpu: GpuStatic, samples: Sequence[GpuSample]) -> bool:
-        most = max(_known(samples, "hbm_used_bytes"), default=None)
-        if most is None:
-            return False
-        first = self.first[gpu.index].hbm_used_bytes if gpu.index in self.first else None
-        grown = first is not None and most - first >= _SERVER_GROWTH_BYTES
-        return grown or (gpu.hbm_total_bytes is not None and most >= _SERVER_SHARE * gpu.hbm_total_bytes)
-
-
-def _with_means(looks: Sequence[GpuSample]) -> GpuSample:
-    """The last of them, with the means of what differs between one moment and the next."""
-    known = {name: _known(looks, name) for name in ("gfx_percent", "gfx_clock_mhz", "temperature_hotspot_c")}
-    return msgspec.structs.replace(looks[-1], **{name: fmean(values) for name, values in known.items() if values})
 
 
 def _pace(looks: Sequence[GpuSample], name: str) -> float | None:

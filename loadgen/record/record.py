@@ -66,8 +66,6 @@ from loadgen.schema.shared import HostFacts, Placement, RunState, SearchResult
 from loadgen.schema.start import ServerResult
 
 _EVENTS_OF_A_KIND = 1_000
-
-
 _LONG_OVER_S = 60.0  # a stage that ended this long ago gets no more reports about its engine or GPUs
 
 
@@ -113,7 +111,10 @@ class Record:
             case StageStarted():
                 self._begin_stage(line)
             case StageEnded():
-                self._end_stage(line)
+                self.current, stage = None, self.stages[line.index]
+                stage.ended = line
+                # Each GPU's next sample is still needed, for the edge of the window.
+                stage.hardware_samples.until_s = self.hardware.began_s + line.t_s
             case GpusSampled():
                 self.hardware.sampled(line)
             case HostSampled():
@@ -127,7 +128,11 @@ class Record:
             case SearchEnded():
                 self.search = line.search
             case EngineMeasured():
-                self._engine_measured(self.stages[line.index], line)
+                stage = self.stages[line.index]
+                stage.engine = line.engine
+                stage.others = others_of(line.engine, self.traffic.own, stage.others_running)
+                for number, engine in enumerate(line.instances):
+                    stage.part(number).engine = engine
             case EnginesQuiet():
                 self._end_span(line)
             case CanaryMeasured():
@@ -183,19 +188,6 @@ class Record:
             stage.kv_tokens = server.start.kv_cache_tokens * max(1, len(server.instances))
         stage.alone = self.last_tick is None or not self.last_tick.open_stages
 
-    def _end_stage(self, line: StageEnded) -> None:
-        stage = self.stages[line.index]
-        stage.ended = line
-        # Each GPU's next sample is still needed, for the edge of the window.
-        stage.hardware_samples.until_s = self.hardware.began_s + line.t_s
-        self.current = None
-
-    def _engine_measured(self, stage: StageRecord, line: EngineMeasured) -> None:
-        stage.engine = line.engine
-        stage.others = others_of(line.engine, self.traffic.own, stage.others_running)
-        for number, engine in enumerate(line.instances):
-            stage.part(number).engine = engine
-
     def _begin_span(self) -> None:
         """Count from now on what the engines are compared with at their next idle reading."""
         self._span_canaries = OwnRequests()
@@ -239,7 +231,12 @@ class Record:
                 part = self.stages[index].part(number)
                 part.metrics.add(deltas[index])
                 part.add_answers(deltas[index], line.t_s)
-        self._add_hosts(line)
+        for number, (facts, host_tick) in enumerate(zip(self.hosts, line.hosts, strict=False)):
+            for index in host_tick.stages.keys() & self.stages.keys():
+                self.stages[index].host_part(number).metrics.add(host_tick.stages[index])
+            if self.current is not None:
+                self.current.add_host(number, facts.name, host_tick, line.span_s)
+
         reported = {index: StageMetrics.of(delta) for index, delta in line.stages.items()}
         if self.current is not None:
             self.current.workers = line.sharing or line.workers
@@ -251,7 +248,9 @@ class Record:
                 stage.blocks.add(metrics, stage.window_s)
                 self.total.merge(metrics)
         self.client.add(line.client)
-        self._see_others(line)
+        if self.traffic.tick(line) and self.current is not None and self.others is not None:
+            self.current.add_others(self.others)
+        self._update_others(line.t_s)
         self._see_stall(line)
         if self.current is not None:
             self.current.add_client(line.client, span_s=line.span_s, workers=self.current.workers)
@@ -259,13 +258,6 @@ class Record:
                 self.current.add_engine(line.engine, line.span_s)
         self.timeline.add(line, reported.values(), running=self.current, others=self.others)
         self._summarise(line.t_s - _LONG_OVER_S)
-
-    def _add_hosts(self, line: Ticked) -> None:
-        for number, (facts, tick) in enumerate(zip(self.hosts, line.hosts, strict=False)):
-            for index in tick.stages.keys() & self.stages.keys():
-                self.stages[index].host_part(number).metrics.add(tick.stages[index])
-            if self.current is not None:
-                self.current.add_host(number, facts.name, tick, line.span_s)
 
     def _begin_stalls(self) -> None:
         self._stalls = StallWatch()  # of all servers together
@@ -281,7 +273,7 @@ class Record:
             line.t_s,
             heard=heard,
             open_streams=line.held,
-            answered=line.held > 0 and self._has_answered,
+            answered=line.held > 0 and self._has_answered(),
             engine=line.engine,
             gfx_percent=None if heard else self.hardware.busy_percent(line.t_s),
             waits_for_worker=line.waits_for_worker,
@@ -304,21 +296,18 @@ class Record:
             for name, engine in self._engines.items()
         ]
 
-    @property
     def _has_answered(self) -> bool:
         """Whether a stream with prompts of the present length has had its first token."""
         alike = [stage for stage in self.stages.values() if self.shown and stage.started.isl == self.shown.started.isl]
         found = (stage.metrics.latency.get(name) for stage in alike for name in FIRST_TOKENS)
         return any(latency is not None and latency.count for latency in found)
 
-    def _see_others(self, line: Ticked) -> None:
-        if self.traffic.tick(line) and self.current is not None and self.others is not None:
-            self.current.add_others(self.others)
+    def _update_others(self, t_s: float) -> None:
+        """Others' traffic of the latest stages: ticks of a stage's last moments come after the engine's figures."""
         for stage in list(self.stages.values())[-2:]:
-            reported = stage.engine.between_s if stage.engine is not None else None
-            if stage.engine is not None and reported is not None and line.t_s < reported[1] + 2 * LAG_S:
-                # Ticks of the stage's last moments come after the engine's figures.
-                stage.others = others_of(stage.engine, self.traffic.own, stage.others_running)
+            engine = stage.engine
+            if engine is not None and engine.between_s is not None and t_s < engine.between_s[1] + 2 * LAG_S:
+                stage.others = others_of(engine, self.traffic.own, stage.others_running)
 
     @property
     def others(self) -> OthersTraffic | None:

@@ -12,7 +12,7 @@ clustered samples). In a stage too short for blocks, concurrent streams count as
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -111,8 +111,8 @@ def still_needed(stage: Judgement) -> int:
 
 
 def _most_needed(needs: Mapping[str, int], goodput: Goodput | None) -> tuple[str, int]:
-    of_goodput = (goodput.needs or 0) if goodput is not None else 0
-    return max([*needs.items(), ("goodput", of_goodput)], key=lambda item: item[1])
+    of_goodput = goodput.needs if goodput is not None else None
+    return max([*needs.items(), ("goodput", of_goodput or 0)], key=lambda item: item[1])
 
 
 def judge(stage: StageRecord, limits: Limits, confidence: float = SLO_CONFIDENCE) -> Judgement:
@@ -318,20 +318,18 @@ def tier_checks(stage: StageRecord, tiers: Sequence[Tier]) -> tuple[TierCheck, .
     The steps of a moving load have no TPOT, which belongs to whole streams: the mean of their ITL takes its place, and
     without confidence.
     """
-    return tuple(check for tier in tiers for check in _checks(stage, tier))
-
-
-def _checks(stage: StageRecord, tier: Tier) -> Iterator[TierCheck]:
-    started = stage.started
-    if started.steps:
-        for step, part in sorted(stage.metrics.bins.items()):
-            met = _met_by_step(part, tier)
-            if met is not None and step < len(started.steps):
-                yield TierCheck(tier.title, started.steps[step][1], met, "unresolved")
-    elif stage.counters["completed"] and not started.no_load:
-        judgement = judge(stage, Limits(tier.latency_ms, failed=tier.failed))
-        load = started.rate if started.rate is not None else float(started.concurrency or 0)
-        yield TierCheck(tier.title, load, met_limits(judgement) or False, judgement.verdict)
+    started, checks = stage.started, []
+    for tier in tiers:
+        if started.steps:
+            for step, part in sorted(stage.metrics.bins.items()):
+                met = _met_by_step(part, tier)
+                if met is not None and step < len(started.steps):
+                    checks.append(TierCheck(tier.title, started.steps[step][1], met, "unresolved"))
+        elif stage.counters["completed"] and not started.no_load:
+            judgement = judge(stage, Limits(tier.latency_ms, failed=tier.failed))
+            load = started.rate if started.rate is not None else float(started.concurrency or 0)
+            checks.append(TierCheck(tier.title, load, met_limits(judgement) or False, judgement.verdict))
+    return tuple(checks)
 
 
 def _met_by_step(part: LoadSum, tier: Tier) -> bool | None:

@@ -275,17 +275,14 @@ class StageRecord:
             return None
         if self.started.requests is not None and not self.counters["carried_over"]:
             return 0.0
-        e2e_s = self._expected_e2e_s()
-        return None if e2e_s is None else max(0.0, E2E_WINDOWS * e2e_s - self.window_s)
 
-    def _expected_e2e_s(self) -> float | None:
-        """The duration of its longer streams, as measured or as estimated from TTFT and gaps, whichever is longer."""
+        # The duration of its longer streams, as measured or as estimated from TTFT and gaps, whichever is longer.
         first = next((mean for name in FIRST_TOKENS if (mean := self.histogram(name).mean_ms()) is not None), None)
         gap = self.histogram("itl").mean_ms() or self.histogram("tpot").mean_ms()
         seen = self.histogram("e2e").percentile_ms(90)
         made_up = None if first is None or gap is None else first + gap * (self.started.osl - 1)
         known = [ms for ms in (seen, made_up) if ms is not None]
-        return max(known) / 1000 if known else None
+        return max(0.0, E2E_WINDOWS * max(known) / 1000 - self.window_s) if known else None
 
     @property
     def e2e_inconclusive(self) -> str | None:

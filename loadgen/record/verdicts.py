@@ -91,23 +91,23 @@ def session_verdicts(stage: StageRecord) -> Iterator[Verdict]:
 
 
 def rising_words(stage: StageRecord, gpus: Collection[int]) -> str | None:
-    """What rose, of all that is watched; these are the numbers of the server's GPUs."""
-    series = [*_latencies(stage), *_memory(stage, gpus)] if not stage.started.steps else []
+    """What rose while the load stayed the same: latencies, the memory of the server and of its GPUs (by number)."""
+    started = stage.started
+    if started.steps:
+        return None
+
+    series = [*_memory(stage, gpus)]
+    # The queue of an overloaded open loop grows, and so do the prompts of conversations.
+    is_queueing = started.rate is not None and (stage.waiting_mean or 0.0) >= 1
+    if not is_queueing and not started.meant_hits and not started.thinks:
+        latencies = [("TTFT", stage.blocks.means_ms("ttft")), ("TPOT", stage.blocks.means_ms("tpot"))]
+        series = [*latencies, *series]
     found = []
     for name, values in series:
         by = rise(values[len(values) // _SKIPPED :], FALSE_ALARMS / len(series))
         if by is not None and by >= _MIN_RISE.get(name, _MIN_MEMORY_RISE):
             found.append(f"{name} {by:+.0%}")
     return f"rising at the same load: {', '.join(found)}" if found else None
-
-
-def _latencies(stage: StageRecord) -> Iterator[tuple[str, Sequence[float]]]:
-    """Not those of an overloaded open loop, whose queue grows, nor of conversations, whose prompts do."""
-    started = stage.started
-    is_queueing = started.rate is not None and (stage.waiting_mean or 0.0) >= 1
-    if not is_queueing and not started.meant_hits and not started.thinks:
-        yield "TTFT", stage.blocks.means_ms("ttft")
-        yield "TPOT", stage.blocks.means_ms("tpot")
 
 
 def _memory(stage: StageRecord, gpus: Collection[int]) -> Iterator[tuple[str, Sequence[float]]]:
