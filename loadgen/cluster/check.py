@@ -12,7 +12,7 @@ import distributed
 
 from loadgen.cluster.clock import ClockOffset
 from loadgen.cluster.facts import Reached
-from loadgen.cluster.start import ask, started
+from loadgen.cluster.start import ask, send_logs_to, started
 from loadgen.errors import ClusterError
 from loadgen.format import harmless
 from loadgen.plan.stage import SLOW_TOKEN_S, Stage, streams_of
@@ -29,10 +29,7 @@ _SPARE_FILES = 64
 
 async def check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
     """A finding for each host, and for each thing that keeps one from taking part."""
-    for name in ("distributed", "tornado", "asyncssh"):
-        # Their messages on the terminal are not for the reader of findings.
-        logging.getLogger(name).handlers = [logging.NullHandler()]
-        logging.getLogger(name).propagate = False
+    send_logs_to(logging.NullHandler())
     try:
         async with started(profile.cluster) as there:
             streams = max((streams_of(stage, SLOW_TOKEN_S) for stage in plan), default=0) // len(there.workers)

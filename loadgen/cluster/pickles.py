@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,40 +29,22 @@ _NAMES = {
 }
 
 
-def _exception(kind: object, words: tuple[Any, ...], *_: object) -> Exception:
-    return _require_exception(kind)(*words)
-
-
-def _exception_with_attributes(kind: object, attributes: dict[str, Any], *_: object) -> Exception:
-    return _require_exception(kind)(*attributes.get("args", ()))
-
-
 def _require_exception(kind: object) -> type[Exception]:
     if isinstance(kind, type) and issubclass(kind, Exception):
         return kind
     raise ForbiddenName(f"{kind!r} is no exception")
 
 
-def _no_traceback(*_: object) -> None:
-    return None
-
-
-def _is_exception(module: str, name: str) -> bool:
-    """Whether it is an exception of Python or of Dask; nothing is imported to find out."""
-    if module != "builtins" and not module.startswith("distributed."):
-        return False
-    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
-    return isinstance(found, type) and issubclass(found, Exception)
-
-
-_REPLACED = {
+_REPLACED: dict[tuple[str, str], Callable[..., Any]] = {
     # As distributed's tblib pickles exceptions, whose tracebacks nobody here looks at.
     ("tblib", "Code"): SimpleNamespace,
     ("tblib", "Frame"): SimpleNamespace,
     ("tblib", "Traceback"): SimpleNamespace,
-    ("tblib.pickling_support", "unpickle_exception"): _exception,
-    ("tblib.pickling_support", "unpickle_exception_with_attrs"): _exception_with_attributes,
-    ("tblib.pickling_support", "unpickle_traceback"): _no_traceback,
+    ("tblib.pickling_support", "unpickle_exception"): lambda kind, words, *_: _require_exception(kind)(*words),
+    ("tblib.pickling_support", "unpickle_exception_with_attrs"): lambda kind, attributes, *_: _require_exception(kind)(
+        *attributes.get("args", ())
+    ),
+    ("tblib.pickling_support", "unpickle_traceback"): lambda *_: None,
 }
 
 
@@ -74,7 +56,10 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as in the base class
         if (module, name) in _REPLACED:
             return _REPLACED[module, name]
-        if (module, name) in _NAMES or _is_exception(module, name):
+        # An exception of Python or of Dask, too; nothing is imported to find out whether it is one.
+        has_exceptions = module in sys.modules and (module == "builtins" or module.startswith("distributed."))
+        found = vars(sys.modules[module]).get(name) if has_exceptions else None
+        if (module, name) in _NAMES or (isinstance(found, type) and issubclass(found, Exception)):
             return super().find_class(module, name)
         raise ForbiddenName(f"a host may not name {module}.{name}")
 

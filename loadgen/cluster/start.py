@@ -90,7 +90,10 @@ async def connected(
 
     Raises `ClusterError` before anything is sent.
     """
-    _log_to(log_path)
+    log_path.touch(mode=0o600)  # noqa: ASYNC240 - once, before anything is timed
+    handler = logging.FileHandler(log_path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    send_logs_to(handler)
     async with started(settings, urls) as there, joined(there) as hosts:
         yield hosts, partial(require_reachable, there)
 
@@ -99,46 +102,42 @@ async def connected(
 async def joined(there: StartedHosts) -> AsyncIterator[Sequence[ClusterHost]]:
     """The hosts with an actor each; raises `ClusterError`."""
     async with contextlib.AsyncExitStack() as open_hosts:
-        actors = await asyncio.gather(
-            *(_actor(there.client, facts, address, owned=there.owned) for facts, address in there.workers)
-        )
-        hosts = [ClusterHost(facts, actor.exchange) for (facts, _), actor in zip(there.workers, actors, strict=True)]
-        for host, actor in zip(hosts, actors, strict=True):
-            open_hosts.push_async_callback(_close_host, host, actor)
-        await asyncio.gather(*(_begin(host) for host in hosts))
-        yield hosts
+        yield await all_of(_with_actor(there, facts, address, open_hosts) for facts, address in there.workers)
 
 
-def _log_to(path: Path) -> None:
-    """Send Dask's log to a file; by default it goes to the terminal, which shows the cockpit."""
-    path.touch(mode=0o600)
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+def send_logs_to(handler: logging.Handler) -> None:
+    """Send Dask's log there and not to the terminal, which shows the cockpit or findings."""
     for name in ("distributed", "distributed.client", "tornado", "asyncssh"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
 
 
-async def _actor(client: distributed.Client, facts: HostFacts, address: str, *, owned: bool) -> Any:  # noqa: ANN401 - Dask's proxy
-    future = client.submit(
-        HostActor, ends_process=owned, actor=True, workers=[address], allow_other_workers=False, pure=False, retries=0
+async def _with_actor(
+    there: StartedHosts, facts: HostFacts, address: str, open_hosts: contextlib.AsyncExitStack
+) -> ClusterHost:
+    future = there.client.submit(
+        HostActor,
+        ends_process=there.owned,
+        actor=True,
+        workers=[address],
+        allow_other_workers=False,
+        pure=False,
+        retries=0,
     )
     try:
         async with asyncio.timeout(_ACTOR_S):
             actor = await future
-        with client.as_current():
-            # Looking up a method ties the proxy to this client, which is not everybody's default.
-            actor.exchange  # noqa: B018
-        return actor
     except TimeoutError:
         raise ClusterError(f"{facts.name}: its actor did not start within {_ACTOR_S:g} s") from None
-
-
-async def _begin(host: ClusterHost) -> None:
+    with there.client.as_current():
+        # Looking up a method ties the proxy to this client, which is not everybody's default.
+        host = ClusterHost(facts, actor.exchange)
+    open_hosts.push_async_callback(_close_host, host, actor)
     try:
         await host.start()
     except (OSError, RuntimeError, TimeoutError) as error:
         raise ClusterError(f"{host.name}: its actor does not answer: {error or 'no answer in time'}") from None
+    return host
 
 
 async def _close_host(host: ClusterHost, actor: Any) -> None:  # noqa: ANN401 - Dask's proxy
@@ -331,23 +330,19 @@ async def _require_answer(client: distributed.Client, facts: HostFacts, address:
 @contextlib.asynccontextmanager
 async def _by_scheduler(address: str) -> AsyncIterator[StartedHosts]:
     async with contextlib.AsyncExitStack() as stack:
-        client = await _client_of(address, stack)
+        try:
+            await _require_listener(address)
+        except (OSError, TimeoutError) as error:
+            raise ClusterError(f"{address}: cannot be reached: {_why(error)}; is the scheduler running?") from None
+        security = distributed.Security() if address.startswith("tls:") else None
+        try:
+            async with asyncio.timeout(2 * _SCHEDULER_S):
+                client = await _client(address, security, stack)
+        except Exception as error:  # noqa: BLE001 - Dask may raise anything for an answer that is not Dask's
+            raise _no_scheduler(address, _why(error)) from None
         workers = _one_a_host(await _facts_by_worker(client, address))
         require_comparable([facts for facts, _ in workers])
         yield StartedHosts(client, workers, owned=False)
-
-
-async def _client_of(address: str, stack: contextlib.AsyncExitStack) -> distributed.Client:
-    try:
-        await _require_listener(address)
-    except (OSError, TimeoutError) as error:
-        raise ClusterError(f"{address}: cannot be reached: {_why(error)}; is the scheduler running?") from None
-    security = distributed.Security() if address.startswith("tls:") else None
-    try:
-        async with asyncio.timeout(2 * _SCHEDULER_S):
-            return await _client(address, security, stack)
-    except Exception as error:  # noqa: BLE001 - Dask may raise anything for an answer that is not Dask's
-        raise _no_scheduler(address, _why(error)) from None
 
 
 async def _require_listener(address: str) -> None:

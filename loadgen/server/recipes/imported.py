@@ -123,7 +123,12 @@ def _comment(text: str, mark: str = "") -> Iterator[str]:
 
 def table_lines(path: str, table: Mapping[str, Any], header: str = "") -> Iterator[str]:
     """First the values of a table, then its tables: after a header, TOML has no way back."""
-    nested = {key: value if isinstance(value, list) else [value] for key, value in table.items() if _has_tables(value)}
+    nested = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            nested[key] = [value]
+        elif isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value):
+            nested[key] = value
     if header and (len(nested) < len(table) or not table):
         yield from ("", header)
     yield from (f"{_key(key)} = {_value(value)}" for key, value in table.items() if key not in nested)
@@ -131,11 +136,6 @@ def table_lines(path: str, table: Mapping[str, Any], header: str = "") -> Iterat
         below = f"{path}{_key(key)}"
         for entry in entries:
             yield from table_lines(f"{below}.", entry, f"[[{below}]]" if entries is table[key] else f"[{below}]")
-
-
-def _has_tables(value: object) -> bool:
-    is_array = isinstance(value, list) and bool(value) and all(isinstance(entry, Mapping) for entry in value)
-    return is_array or isinstance(value, Mapping)
 
 
 def _key(key: str) -> str:
