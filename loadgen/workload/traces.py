@@ -65,15 +65,20 @@ class _Csv(NamedTuple):
     time: str  # what `seconds` parses, in words
 
 
-def _timestamp_s(field: bytes) -> float:
+def timestamp_s(text: str) -> float:
     """Unix seconds of a date and time; UTC if it has no zone."""
-    moment = datetime.fromisoformat(field.decode())
+    moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 _PUBLISHED = (
     _Csv(
-        "Azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", _timestamp_s, "a time such as 2023-11-16 18:15:46.68"
+        "Azure",
+        "TIMESTAMP",
+        "ContextTokens",
+        "GeneratedTokens",
+        lambda field: timestamp_s(field.decode()),
+        "a time such as 2023-11-16 18:15:46.68",
     ),
     _Csv("BurstGPT", "Timestamp", "Request tokens", "Response tokens", float, "seconds"),
 )

@@ -12,7 +12,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from hashlib import blake2b
 
 import msgspec
@@ -20,7 +19,7 @@ import msgspec
 from loadgen.distributions import MAX_TOKENS
 from loadgen.errors import UNDECODABLE
 from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, common_start, session_tree
-from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_SECONDS
+from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_SECONDS, timestamp_s
 
 BLOCK_SIZE = 64
 _GENERATES = ("chat", "generate_content", "generate", "text_completion")
@@ -64,7 +63,7 @@ def otel_session(spans: Sequence[OtelSpan], left_out: Counter[str]) -> SessionTr
     chains: dict[str, int] = {"": 0}
     parents: list[int | None] = [None]
     ended_s: dict[int, float] = {}
-    asked: dict[int, Sequence[tuple[int, int]]] = {}  # the messages of each chain's last request
+    latest: dict[int, Sequence[tuple[int, int]]] = {}  # the messages of each chain's last request
     recorded = []
     for span in requests:
         if not span.isl or not span.osl:
@@ -82,9 +81,9 @@ def otel_session(spans: Sequence[OtelSpan], left_out: Counter[str]) -> SessionTr
             parents.append(chain)
             chain = len(parents) - 1
         ended_s[chain] = max(span.end_s, ended_s.get(chain, -math.inf))
-        repeats = _repeated(span, asked.get(chain, asked.get(0, [])))
+        repeats = _repeated(span, latest.get(chain, latest.get(0, [])))
         recorded.append(RecordedRequest(span.start_s, span.end_s, span.isl, span.osl, chain, repeats=repeats))
-        asked[chain] = span.messages
+        latest[chain] = span.messages
     return session_tree(spans[0].session, BLOCK_SIZE, recorded, parents) if recorded else None
 
 
@@ -167,12 +166,13 @@ def _attributes(given: object) -> Mapping[str, object]:
 
 
 def _seconds(span: Mapping[str, object], *names: str) -> float:
-    """A time in Unix nanoseconds, or as an ISO text."""
+    """A time in Unix nanoseconds, or as an ISO text; UTC if that has no zone."""
     value = _first(span, *names)
     try:
         if isinstance(value, str) and not value.isdigit():
-            return datetime.fromisoformat(value).timestamp()
-        seconds = int(str(value)) / 1e9
+            seconds = timestamp_s(value)
+        else:
+            seconds = int(str(value)) / 1e9
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not 0 <= seconds <= MAX_SECONDS:

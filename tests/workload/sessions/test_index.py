@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,23 @@ def test_messages_say_what_a_prompt_repeats(tmp_path: Path) -> None:
     ]
     (tree,) = trees(written(tmp_path / "a.json", otlp(*spans)))
     assert [(each.base, each.shared) for each in tree.requests] == [(None, 0), (0, 4), (1, 2)]
+
+
+def test_times_of_spans_without_a_zone_are_utc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        times = {"start_time": "2026-01-31T12:00:00", "end_time": "2026-01-31T12:00:02Z"}
+        spans = [
+            {"span_id": "1", "trace_id": "t", "attributes": span("1", "", 0, 1)["attributes"], **times},
+            {"span_id": "2", "trace_id": "t", "attributes": span("2", "", 0, 1)["attributes"], **times}
+            | {"start_time": "2026-01-31T12:00:05", "end_time": "2026-01-31T12:00:06"},
+        ]
+        (tree,) = trees(written(tmp_path / "a.json", *spans))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [(each.at_s, each.gap_s) for each in tree.requests] == [(0, 0), (5, 3)]
 
 
 @pytest.mark.parametrize(
