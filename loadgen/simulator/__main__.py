@@ -166,7 +166,10 @@ def main_parser() -> argparse.ArgumentParser:
 
 
 def _finite(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"{text}: expected a finite number")
     return number

@@ -102,12 +102,14 @@ def test_start_that_fails(shared: Running, flags: list[str], words: list[str]) -
         ["--max-model-len", "99999999"],
         ["--startup-s", "nan"],
         ["--die-after-s", "nan"],
+        ["--keep-alive-s", "abc"],
     ],
 )
 def test_a_wrong_flag(flags: list[str]) -> None:
     done = ends(*flags)
     assert done.returncode == 2
     assert "error: " in done.stderr
+    assert "_finite" not in done.stderr
 
 
 def test_a_start_that_hangs_still_hears_a_signal() -> None:
