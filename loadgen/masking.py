@@ -100,14 +100,40 @@ _known: list[str] = []  # values of secrets, the longest first
 
 def learn(document: object) -> None:
     """From now on, mask the values under secret names in this document wherever they appear."""
-    found = {part for name, text in _texts(document) for value in _secrets(name, text) for part in _forms(value)}
+    found: set[str] = set()
+    for name, text in _texts(document):
+        secrets = [text] if _is_secret(name, text) else []
+        for secret in (*secrets, *(match[1] for match in _PASSWORD_IN_URL.finditer(text))):
+            found.update(_forms(secret))
     if not found.issubset(_known):
         _known[:] = sorted(found.union(_known), key=len, reverse=True)
 
 
-def masked(value: Any, name: str = "") -> Any:  # noqa: ANN401 - any JSON, and structs
-    """A document with its secrets replaced at any depth; `name` is the key under which it is stored."""
-    return _masked(value, name, _MAX_DEPTH)
+def masked(value: Any, name: str = "", depth: int = _MAX_DEPTH) -> Any:  # noqa: ANN401 - any JSON, and structs
+    """A document with its secrets replaced at any depth; `name` is the key under which it is stored.
+
+    It is the document itself if nothing in it is secret, so that large harmless ones are not copied. What is nested
+    deeper than `depth` is masked unseen.
+    """
+    match value:
+        case str():
+            return _masked_string(value, name)
+        case bool():
+            return value
+        case int() | float():
+            return MASK if _HIDES_NUMBERS.search(name) else value
+        case _ if depth == 0:
+            return MASK
+        case list() | tuple():
+            entries = [entry if type(entry) in _TEXTLESS else masked(entry, name, depth - 1) for entry in value]
+            if all(map(operator.is_, entries, value)):
+                return value
+            return entries if isinstance(value, list) else tuple(entries)
+        case _ if hasattr(value, "__struct_fields__"):
+            return _masked_struct(value, depth)
+        case Mapping():
+            return _masked_table(value, name, depth)
+    return value
 
 
 def masked_text(text: str) -> str:
@@ -168,33 +194,10 @@ def mask_file(path: Path) -> None:
             is_within_line = is_long and not part.endswith(b"\n")
 
 
-def _masked(value: Any, name: str, depth: int) -> Any:  # noqa: ANN401 - any JSON, and structs
-    """The masked value; the value itself if nothing in it is secret, so that large harmless ones are not copied."""
-    match value:
-        case str():
-            return _masked_string(value, name)
-        case bool():
-            return value
-        case int() | float():
-            return MASK if _HIDES_NUMBERS.search(name) else value
-        case _ if depth == 0:
-            return MASK
-        case list() | tuple():
-            entries = [entry if type(entry) in _TEXTLESS else _masked(entry, name, depth - 1) for entry in value]
-            if all(map(operator.is_, entries, value)):
-                return value
-            return entries if isinstance(value, list) else tuple(entries)
-        case _ if hasattr(value, "__struct_fields__"):
-            return _masked_struct(value, depth)
-        case Mapping():
-            return _masked_table(value, name, depth)
-    return value
-
-
 def _masked_table(table: Mapping[Any, Any], name: str, depth: int) -> Mapping[Any, Any]:
     # Everything in a table under a secret's name is secret, whatever its keys.
     inherited = name if _CERTAIN.search(name) else ""
-    found = [(key, entry, _masked(entry, inherited or str(key), depth - 1)) for key, entry in table.items()]
+    found = [(key, entry, masked(entry, inherited or str(key), depth - 1)) for key, entry in table.items()]
     keys = [masked_text(key) if isinstance(key, str) else key for key in table]
     if all(new is old for _, old, new in found) and keys == list(table):
         return table
@@ -206,7 +209,7 @@ def _masked_struct(struct: Any, depth: int) -> Any:  # noqa: ANN401 - any struct
 
     fields = [(name, getattr(struct, name)) for name in struct.__struct_fields__]
     texts = [(name, entry) for name, entry in fields if type(entry) not in _TEXTLESS]
-    changed = {name: new for name, old in texts if (new := _masked(old, "", depth - 1)) is not old}
+    changed = {name: new for name, old in texts if (new := masked(old, "", depth - 1)) is not old}
     return msgspec.structs.replace(struct, **changed) if changed else struct
 
 
@@ -269,12 +272,6 @@ def _texts(document: object, name: str = "", depth: int = _MAX_DEPTH) -> Iterato
         case list() | tuple():
             for entry in document:
                 yield from _texts(entry, name, depth - 1)
-
-
-def _secrets(name: str, text: str) -> list[str]:
-    """The parts of a text under a name that are secret wherever they appear."""
-    found = [text] if _is_secret(name, text) else []
-    return found + [match[1] for match in _PASSWORD_IN_URL.finditer(text)]
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -260,16 +260,13 @@ class Channel:
         ):
             self._take_output(stream, choice, grown)
         elif document:
-            self._look_again(stream, document)
+            # No output was found: it may be in another form.
+            stream.silent = document
+            self._take_event(stream, Event(document))
             return
         stream.events += 1
         if choice.finish_reason is not None or chunk.error is not NO_ERROR or choice.error is not NO_ERROR:
             self._take_ending(stream, chunk)
-
-    def _look_again(self, stream: Stream, document: bytes) -> None:
-        """Read a chunk once more in which no output was found: it may be in another form."""
-        stream.silent = document
-        self._take_event(stream, Event(document))
 
     def _take_ending(self, stream: Stream, chunk: Chunk) -> None:
         failed = error_in(chunk)

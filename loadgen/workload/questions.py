@@ -56,16 +56,16 @@ def _own() -> Iterator[Question]:
     random = Random(_SEED)
     while True:
         a, b, factor = random.randrange(100, 1000), random.randrange(100, 1000), random.randrange(2, 10)
-        yield _asked(f"What is {a} + {b}?", a + b)
-        yield _asked(f"What is {max(a, b)} - {min(a, b)}?", max(a, b) - min(a, b))
-        yield _asked(f"What is {a} * {factor}?", a * factor)
+        yield _question(f"What is {a} + {b}?", a + b)
+        yield _question(f"What is {max(a, b)} - {min(a, b)}?", max(a, b) - min(a, b))
+        yield _question(f"What is {a} * {factor}?", a * factor)
         codes = {name: random.randrange(1000, 10_000) for name in random.sample(_NAMES, _LISTED)}
         name = random.choice(list(codes))
         listed = ", ".join(f"{each} {code}" for each, code in codes.items())
-        yield _asked(f"These are codes: {listed}. What is the code of {name}?", codes[name])
+        yield _question(f"These are codes: {listed}. What is the code of {name}?", codes[name])
 
 
-def _asked(question: str, answer: int) -> Question:
+def _question(question: str, answer: int) -> Question:
     return Question(f"{_EXAMPLES}Q: {question} {_HOW}\nA:", str(answer))
 
 

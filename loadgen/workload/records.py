@@ -145,20 +145,15 @@ def _conversation(turns: Sequence[_Turn], osl: int | None) -> DatasetRecord | st
     if prompt is None or answer is None:
         return _NO_TEXT
     whole = f"{system}\n\n{prompt}" if system else prompt
-    too = _unfit(_estimate(whole), _estimate(answer))
-    if too is not None:
-        return too
-    chat = ({"role": "system", "content": system}, {"role": "user", "content": prompt}) if system else ()
-    return DatasetRecord(whole, chat, _estimate(whole), osl or _estimate(answer))
-
-
-def _unfit(isl: int, osl: int) -> str | None:
-    """Why `vllm bench` would leave out a conversation of these lengths; None if it would not."""
-    if min(isl, osl) < _MIN_TOKENS:
+    isl, answer_tokens = _estimate(whole), _estimate(answer)
+    if min(isl, answer_tokens) < _MIN_TOKENS:
         return _SHORT
     if isl > _MAX_PROMPT_TOKENS:
         return _LONG_PROMPT
-    return _LONG if isl + osl > _MAX_TOKENS else None
+    if isl + answer_tokens > _MAX_TOKENS:
+        return _LONG
+    chat = ({"role": "system", "content": system}, {"role": "user", "content": prompt}) if system else ()
+    return DatasetRecord(whole, chat, isl, osl or answer_tokens)
 
 
 def _role(turn: _Turn) -> str:
