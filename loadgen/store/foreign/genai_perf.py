@@ -7,17 +7,25 @@ TTFT there, which is left out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from msgspec.structs import replace
 
 from loadgen.schema.result import Result, Target
 from loadgen.store.foreign.aiperf import Document, stage_of
-from loadgen.store.foreign.definitions import DEFINITIONS
 from loadgen.store.foreign.load import Amount, Count, foreign_result
 
 CONFIG_KEYS: frozenset[str] = frozenset(
     {"formatted_model_name", "perf_analyzer"}
 )  # of which its configuration has at least one
+DEFINITIONS: Mapping[str, str] = {
+    "throughput": "from the first request to the last response of perf_analyzer's measurement; output tokens are "
+    "counted by the client's tokenizer",
+    "ttft": "from perf_analyzer's request to its first response, including the client's own waits",
+    "tpot": "genai-perf's inter-token latency, (E2E - TTFT) / (output tokens - 1)",
+    "e2e": "to perf_analyzer's last response",
+}
 _ENDPOINTS = ("chat", "completions", "responses")
 
 
@@ -65,5 +73,5 @@ def read(document: bytes, name: str) -> Result:
         tool="genai-perf",
         model=", ".join(models or []) or config.formatted_model_name or "unknown model",
         endpoint=endpoint.type if endpoint.type in _ENDPOINTS else None,
-        definitions=DEFINITIONS["genai-perf"],
+        definitions=DEFINITIONS,
     )

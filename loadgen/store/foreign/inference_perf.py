@@ -6,20 +6,27 @@ was not measured. The model and the date are in other files of the report.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 
-from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult, Target
-from loadgen.store.foreign.definitions import DEFINITIONS
-from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, summary_of
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage
 
 KEYS: frozenset[str] = frozenset({"load_summary", "successes", "failures"})
+DEFINITIONS: Mapping[str, str] = {
+    "throughput": "of completed requests, from the first request sent to the last answer, including ramp-in and "
+    "tail; output tokens are counted by the client's tokenizer, unless it was told to use the server's usage",
+    "ttft": "to when the client has read the first chunk with `content`, so that reasoning before it counts as "
+    "waiting, including the client's own waits",
+    "tpot": "(last token - first token) / (output tokens - 1) of each request",
+    "itl": "every token of a chunk has the time of the chunk: within a chunk gaps are 0, between chunks whole",
+    "e2e": "to the end of the stream, which comes after the last token",
+}
 _NAMES = {"ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency"}
 _NAMES |= {"e2e": "request_latency"}
-_STATISTICS = {"mean": "mean", "min": "min", "max": "max", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
-_STATISTICS |= {"p99.9": "p999"}
+_STATISTICS = {"median": "p50", "p99.9": "p999", **{name: name for name in ("mean", "min", "max", "p90", "p95", "p99")}}
 _Statistics = dict[str, Annotated[float, msgspec.Meta(ge=0, le=1e18)]]
 
 
@@ -66,7 +73,7 @@ def read(document: bytes, name: str) -> Result:
         tool="inference-perf",
         model="unknown model",
         endpoint=None,
-        definitions=DEFINITIONS["inference-perf"],
+        definitions=DEFINITIONS,
     )
 
 
@@ -76,38 +83,29 @@ def _stage(report: _Report) -> StageResult:
     seconds = report.benchmark_time_seconds
     if seconds is None:
         seconds = done.count / rate if rate else 0.0
-    output_tokens = _total(done.output_tokens, done.output_len, done.count)
+    if load.concurrency is not None:
+        target = Target(load.concurrency, None, None)
+    else:  # The arrivals of its stages are constant or Poisson, which the file does not say.
+        target = Target(None, load.requested_rate, None if load.requested_rate is not None else "all stages together")
     return foreign_stage(
-        _target(load),
-        start_unix_s=0.0,
+        target,
         duration_s=seconds,
         completed=done.count,
         failed=report.failures.count,
         input_tokens=_total(done.prompt_tokens, done.prompt_len, done.count),
-        output_tokens=output_tokens,
+        output_tokens=_total(done.output_tokens, done.output_len, done.count),
         requests_per_s=rate,
         output_tokens_per_s=done.throughput.output_tokens_per_sec,
         total_tokens_per_s=done.throughput.total_tokens_per_sec,
         latency_ms={
-            ours: _summary(found, max(0, output_tokens - done.count) if ours == "itl" else done.count)
+            ours: {name: found[key] * 1000 for key, name in _STATISTICS.items() if key in found}
             for ours, theirs in _NAMES.items()
             if (found := done.latency.get(theirs)) is not None
         },
     )
 
 
-def _target(load: _Load) -> Target:
-    if load.concurrency is not None:
-        return Target(load.concurrency, None, None)
-    # The arrivals of its stages are constant or Poisson, which the file does not say.
-    return Target(None, load.requested_rate, None if load.requested_rate is not None else "all stages together")
-
-
 def _total(whole: _Statistics | None, each: _Statistics | None, count: int) -> int:
     if whole is not None and "total" in whole:
         return round(whole["total"])
     return round((each or {}).get("mean", 0.0) * count)
-
-
-def _summary(found: _Statistics, count: int) -> Summary:
-    return summary_of(count, {ours: found[theirs] * 1000 for theirs, ours in _STATISTICS.items() if theirs in found})

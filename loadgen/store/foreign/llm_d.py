@@ -7,20 +7,20 @@ which it names, and keeps that one's definitions. Every statistic has its unit a
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult, Target
-from loadgen.schema.samples import GpuStatic
-from loadgen.store.foreign.definitions import DEFINITIONS
-from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, gpus_of, summary_of
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, gpus_of
 
 KEYS: frozenset[str] = frozenset({"version", "run", "results"})
+DEFINITIONS: Mapping[str, str] = dict.fromkeys(
+    ("throughput", "ttft", "tpot", "itl", "e2e"), "as the load generator that the report names defines it"
+)
 _VERSIONS = ("0.2", "0.2.1")
 _MAX_YAML_BYTES = 8 << 20
 _MAX_GPUS = 10_000
@@ -42,12 +42,12 @@ class _Statistics(msgspec.Struct, frozen=True):
     p99p9: Amount | None = None
     max: Amount | None = None
 
-    def summary(self, count: int) -> Summary:
+    def statistics(self) -> dict[str, float]:
         """In milliseconds; raises `ValueError` for another unit."""
         if self.units not in _MS:
             raise ValueError(f"units of a latency: expected {', '.join(_MS)}, got {self.units:.40}")
         known = {ours: value for ours, theirs in _STATISTICS.items() if (value := getattr(self, theirs)) is not None}
-        return summary_of(count, {name: value * _MS[self.units] for name, value in known.items()})
+        return {name: value * _MS[self.units] for name, value in known.items()}
 
 
 class _Requests(msgspec.Struct, frozen=True):
@@ -157,34 +157,29 @@ def read(documents: Sequence[bytes], name: str) -> Result:
     for report in reports:
         if report.version not in _VERSIONS:
             raise ValueError(f"benchmark report {report.version}: expected version {' or '.join(_VERSIONS)}")
-    load = _load_of(reports[0])
+    load, scenario = _load_of(reports[0]), reports[0].scenario
+    stack = (scenario.stack or []) if scenario is not None else []
+    engines = [part for part in stack if part.standardized.model is not None]
+    models = [part.standardized.model for part in stack if part.standardized.model is not None]
     result = foreign_result(
         name,
         [_stage(report) for report in reports],
         tool=f"llm-d benchmark, {load.tool} {load.tool_version}".rstrip(),
-        model=_model_of(reports[0]),
+        model=next((model.name for model in models if model.name), "unknown model"),
         endpoint=None,
-        definitions=DEFINITIONS["llm-d benchmark"],
+        definitions=DEFINITIONS,
     )
-    engines = [part for part in _stack_of(reports[0]) if part.standardized.model is not None]
-    return replace(result, environment=result.environment | _engine(engines), gpus=_gpus(engines))
-
-
-def _engine(engines: Sequence[_StackPart]) -> dict[str, Any]:
-    """What is known of the first engine, by the keys of a result."""
-    if not engines:
-        return {}
-    engine, flags = engines[0].standardized, engines[0].flags
-    known = {"engine": engine.tool, "vllm_version": engine.tool_version, "server_command": flags}
-    return {key: value for key, value in known.items() if value and value != "unknown"}
-
-
-def _gpus(engines: Sequence[_StackPart]) -> list[GpuStatic]:
-    parts = [part for one in engines if (part := one.standardized.accelerator) is not None]
-    if sum(part.count for part in parts) > _MAX_GPUS:
+    engine: dict[str, Any] = {}
+    if engines:
+        first = engines[0].standardized
+        known = {"engine": first.tool, "vllm_version": first.tool_version, "server_command": engines[0].flags}
+        engine = {key: value for key, value in known.items() if value and value != "unknown"}
+    accelerators = [each for part in engines if (each := part.standardized.accelerator) is not None]
+    if sum(each.count for each in accelerators) > _MAX_GPUS:
         raise ValueError(f"scenario.stack: more than {_MAX_GPUS:,} accelerators")
-    gpus = [gpu for part in parts for gpu in gpus_of(part.model, part.count)]
-    return [replace(gpu, index=index) for index, gpu in enumerate(gpus)]
+    gpus = [gpu for each in accelerators for gpu in gpus_of(each.model, each.count)]
+    gpus = [replace(gpu, index=index) for index, gpu in enumerate(gpus)]
+    return replace(result, environment=result.environment | engine, gpus=gpus)
 
 
 def as_json(document: bytes) -> bytes | None:
@@ -210,15 +205,6 @@ def _load_of(report: _Report) -> _Standardized:
     return load.standardized if load is not None else _Standardized()
 
 
-def _stack_of(report: _Report) -> Sequence[_StackPart]:
-    return (report.scenario.stack or []) if report.scenario is not None else []
-
-
-def _model_of(report: _Report) -> str:
-    models = [part.standardized.model for part in _stack_of(report) if part.standardized.model is not None]
-    return next((model.name for model in models if model.name), "unknown model")
-
-
 def _stage(report: _Report) -> StageResult:
     performance = report.results.request_performance
     found = performance.aggregate if performance is not None else None
@@ -227,44 +213,35 @@ def _stage(report: _Report) -> StageResult:
     requests, load, rates = found.requests, _load_of(report), found.throughput
     failed, unfinished = requests.failures or 0, requests.incomplete or 0
     completed = max(0, requests.total - failed - unfinished)
-    output_tokens = _tokens(requests.output_length, completed)
-    began, seconds = _span(report.run.time, completed, _mean(rates.request_rate))
+    rate = _mean(rates.request_rate)
+    began = report.run.time.start if report.run.time is not None else None
+    began_s = began.replace(tzinfo=began.tzinfo or UTC).timestamp() if began is not None else 0.0
+    if load.rate_qps is not None:  # with both, concurrency is an upper bound
+        target = Target(None, load.rate_qps, None)
+    elif load.concurrency is not None:
+        target = Target(round(load.concurrency), None, None)
+    else:
+        target = Target(None, None, "unknown load")
     stage = foreign_stage(
-        _target(load),
-        start_unix_s=began,
-        duration_s=seconds,
+        target,
+        start_unix_s=max(0.0, began_s),
+        duration_s=completed / rate if rate else 0.0,  # times in the file may include the preparation
         completed=completed,
         failed=failed,
         unfinished=unfinished,
         input_tokens=_tokens(requests.input_length, completed),
-        output_tokens=output_tokens,
-        requests_per_s=_mean(rates.request_rate),
+        output_tokens=_tokens(requests.output_length, completed),
+        requests_per_s=rate,
         output_tokens_per_s=_mean(rates.output_token_rate),
         total_tokens_per_s=_mean(rates.total_token_rate),
         latency_ms={
-            ours: summary.summary(max(0, output_tokens - completed) if ours == "itl" else completed)
+            ours: latency.statistics()
             for ours, theirs in _NAMES.items()
-            if completed and (summary := found.latency.get(theirs)) is not None
+            if (latency := found.latency.get(theirs)) is not None
         },
     )
-    asked = {"isl": load.input_seq_len, "osl": load.output_seq_len}
-    return replace(stage, **{key: round(length.value) for key, length in asked.items() if length is not None})
-
-
-def _target(load: _Standardized) -> Target:
-    """Closed loop only if no rate was asked for: with both, concurrency is an upper bound."""
-    if load.rate_qps is not None:
-        return Target(None, load.rate_qps, None)
-    if load.concurrency is not None:
-        return Target(round(load.concurrency), None, None)
-    return Target(None, None, "unknown load")
-
-
-def _span(time: _Time | None, completed: int, rate: float | None) -> tuple[float, float]:
-    """When it began and how many seconds it took, from the rate of requests: times may include the preparation."""
-    began = time.start if time is not None else None
-    start = began.replace(tzinfo=began.tzinfo or UTC).timestamp() if began is not None else 0.0
-    return max(0.0, start), completed / rate if rate else 0.0
+    requested = {"isl": load.input_seq_len, "osl": load.output_seq_len}
+    return replace(stage, **{key: round(length.value) for key, length in requested.items() if length is not None})
 
 
 def _mean(found: _Statistics | None) -> float | None:

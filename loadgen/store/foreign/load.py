@@ -1,7 +1,7 @@
 """The result that vramp makes of what another load generator measured.
 
 The readers next to this module take a file's values and compute nothing but sums. A figure that a tool defines
-differently keeps its value and gets the tool's definition, which every table shows next to it.
+differently keeps its value and gets the tool's definition, which every table shows next to it: `DEFINITIONS` there.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 _MIN_HELD = 1e-6  # fewer streams count as none
 _MIN_S = 1e-6  # a shorter load counts as none
 _LAST_UNIX_S = 2.5e11  # the year 9892
+_STATISTICS = {"mean": "mean", "stddev": "std", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+_STATISTICS |= {"p999": "p99.9", "max": "max"}
+
+# Definitions that several tools have in common.
+OVER_ALL_TIME = "of all requests over the whole time, including ramp-in and tail"
+TPOT = "(E2E - TTFT) / (output tokens - 1) of each request, from the same times"
 
 
 def foreign_result(
@@ -87,10 +93,10 @@ def foreign_result(
 def foreign_stage(
     target: Target,
     *,
-    start_unix_s: float,
+    start_unix_s: float = 0.0,
     duration_s: float,
     completed: int,
-    failed: int,
+    failed: int = 0,
     unfinished: int = 0,
     input_tokens: int,
     output_tokens: int,
@@ -99,16 +105,22 @@ def foreign_stage(
     total_tokens_per_s: float | None,
     held_mean: float | None = None,
     peak: int = 0,
-    latency_ms: Mapping[str, Summary],
+    latency_ms: Mapping[str, Mapping[str, float]],
 ) -> StageResult:
     """One load and what was measured: tokens of completed requests, and latencies by vramp's nearest names.
 
+    The statistics of a latency have their `count` if it is not one per request, or one gap per token after the first.
     If the tool was asked for neither concurrency nor rate, the target's `arrival` describes the load. Raises
     `ValueError` for an impossible time.
     """
     if not 0 <= start_unix_s <= start_unix_s + duration_s < _LAST_UNIX_S:
         raise ValueError("an impossible time")
-    e2e_ms = latency_ms["e2e"].mean if "e2e" in latency_ms else None
+    summaries = dict.fromkeys(LATENCIES, Summary(count=0))
+    for name, statistics in latency_ms.items():
+        known = {"count": max(0, output_tokens - completed) if name == "itl" else completed, **statistics}
+        if known["count"]:
+            summaries[name] = msgspec.convert(known, Summary)
+    e2e_ms = summaries["e2e"].mean
     if held_mean is None and e2e_ms is not None and duration_s >= _MIN_S:
         held_mean = completed * e2e_ms / 1000 / duration_s  # Little's law
     input_mean, output_mean = (tokens / completed if completed else None for tokens in (input_tokens, output_tokens))
@@ -150,7 +162,7 @@ def foreign_stage(
             if output is not None and held_mean is not None and held_mean > _MIN_HELD
             else None,
         ),
-        latency_ms={name: latency_ms.get(name, Summary(count=0)) for name in LATENCIES},
+        latency_ms=summaries,
         slo={},
         engine=None,
         limited=False,
@@ -165,24 +177,20 @@ def gpus_of(name: str, count: int) -> list[GpuStatic]:
 
 
 def reported_ms(
-    figures: Mapping[str, msgspec.Raw], statistics: Mapping[str, str], key: str, unit_ms: float = 1.0
-) -> dict[str, float]:
-    """The statistics of one latency in a file whose keys are a pattern, such as `{}_ttft_ms`, by vramp's names."""
-    found = {}
-    for ours, theirs in statistics.items():
-        name = key.format(theirs)
-        try:
-            value = msgspec.json.decode(figures.get(name, b"null"), type=Amount | None)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"{name}: {error}") from None
-        if value is not None:
-            found[ours] = value * unit_ms
+    figures: Mapping[str, msgspec.Raw], *, key: str = "{}_{}_ms", e2e: str = "e2el", unit_ms: float = 1.0
+) -> dict[str, dict[str, float]]:
+    """The latencies in a file in which the names of vLLM's statistics and latencies make the keys; `e2e` is its E2E."""
+    found: dict[str, dict[str, float]] = {}
+    for latency in ("ttft", "tpot", "itl", "e2e"):
+        for ours, theirs in _STATISTICS.items():
+            name = key.format(theirs, e2e if latency == "e2e" else latency)
+            try:
+                value = msgspec.json.decode(figures.get(name, b"null"), type=Amount | None)
+            except msgspec.ValidationError as error:
+                raise ValueError(f"{name}: {error}") from None
+            if value is not None:
+                found.setdefault(latency, {})[ours] = value * unit_ms
     return found
-
-
-def summary_of(count: int, statistics: Mapping[str, float]) -> Summary:
-    """A summary of the statistics that a file has, by vramp's names, in milliseconds."""
-    return Summary(count=count, **statistics)  # type: ignore[arg-type]  # all statistics are floats
 
 
 def _iso(unix_s: float) -> str:

@@ -1,7 +1,7 @@
 """Recognises results of other load generators by their keys.
 
-A file has one document, a list of them, or one a line; all are of one tool. A new tool is a row in `_TOOLS`, its
-definitions a row in `definitions.py`.
+A file has one document, a list of them, or one a line; all are of one tool. A new tool is a row in `_TOOLS`, and a
+module next to this one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from loadgen.schema.result import Result
 from loadgen.store.foreign import aiperf, genai_perf, guidellm, inference_perf, inferencex, llm_d, sglang, vllm_bench
 
 TOOLS = "vllm bench serve, SGLang, guidellm, aiperf, genai-perf, inference-perf, InferenceX or llm-d"
-
-
-_GZIP = b"\x1f\x8b"
 
 
 class _Tool(NamedTuple):
@@ -56,27 +53,21 @@ def read_foreign(document: bytes, name: str) -> Result | None:
         return _read(llm_d.as_json(document) or document, name)
     except msgspec.DecodeError as error:
         try:
-            # Some tools write NaN, which is not valid JSON.
-            whole = _without_nan(document)
+            # Some tools write NaN, which is not valid JSON: null in its place.
+            values = [json.loads(part, parse_constant=lambda _: None) for part in _parts(document)]
         except ValueError:
             raise error from None
-        return _read(whole, name)
+        return _read(b"\n".join(json.dumps(value).encode() for value in values), name)
 
 
 def _as_utf8(document: bytes) -> bytes:
     """The document without a byte order mark, and from UTF-16 or UTF-32; raises `ValueError` if it is no text."""
     if not document.strip():
         raise ValueError("the file is empty")
-    if document.startswith(_GZIP):
+    if document.startswith(b"\x1f\x8b"):
         raise ValueError("it is compressed; unpack it with gunzip")
     encoding = json.detect_encoding(document)
     return document if encoding == "utf-8" else document.decode(encoding).encode()
-
-
-def _without_nan(document: bytes) -> bytes:
-    """The document with null for NaN and infinity; raises `ValueError`, or `RecursionError` if nested too deeply."""
-    values = [json.loads(part, parse_constant=lambda _: None) for part in _parts(document)]
-    return b"\n".join(json.dumps(value).encode() for value in values)
 
 
 def _parts(document: bytes) -> Sequence[bytes]:
@@ -112,19 +103,16 @@ def _read(document: bytes, name: str) -> Result | None:
 
 
 def _tool_of(part: bytes) -> _Tool | None:
-    keys = _keys(part)
+    table = _table(part)
+    config = _table(table.get("input_config", b""))
     for tool in _TOOLS:
-        if keys >= tool.keys and (not tool.config_keys or _config_keys(part) & tool.config_keys):
+        if table.keys() >= tool.keys and (not tool.config_keys or config.keys() & tool.config_keys):
             return tool
     return None
 
 
-def _config_keys(part: bytes) -> set[str]:
-    return _keys(msgspec.json.decode(part, type=dict[str, msgspec.Raw])["input_config"])
-
-
-def _keys(document: bytes | msgspec.Raw) -> set[str]:
-    """The keys of a JSON object; empty for anything else."""
+def _table(document: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """A JSON object's values; empty for anything else."""
     if not bytes(document).lstrip().startswith(b"{"):
-        return set()
-    return set(msgspec.json.decode(document, type=dict[str, msgspec.Raw]))
+        return {}
+    return msgspec.json.decode(document, type=dict[str, msgspec.Raw])

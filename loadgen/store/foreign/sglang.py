@@ -7,20 +7,33 @@ itself. Without streaming, TTFT is the whole time, and ITL is 0: both are left o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult, Target
-from loadgen.store.foreign.definitions import DEFINITIONS
-from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, reported_ms, summary_of
+from loadgen.store.foreign.load import (
+    OVER_ALL_TIME,
+    TPOT,
+    Amount,
+    Count,
+    foreign_result,
+    foreign_stage,
+    reported_ms,
+)
 
 KEYS: frozenset[str] = frozenset(
     {"completed", "duration", "request_throughput", "output_throughput", "mean_e2e_latency_ms", "accept_length"}
 )
-_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
-_STATISTICS = {"mean": "mean", "stddev": "std", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99", "max": "max"}
+DEFINITIONS: Mapping[str, str] = {
+    "throughput": f"{OVER_ALL_TIME}; output tokens are the server's count, or those asked for where it gives none",
+    "ttft": "from before the request is encoded, including connecting where that is needed, to when the client has "
+    "read the first chunk with text, including the client's own waits",
+    "tpot": TPOT,
+    "itl": "gaps between chunks, divided by the tokens of a chunk only with the backend `sglang`, including the "
+    "client's own waits",
+    "e2e": "to when the client has read the last chunk of the stream, which may come after the last token",
+}
 _ENDPOINTS = {"sglang-oai": "completions", "vllm": "completions", "lmdeploy": "completions"}
 _ENDPOINTS |= {"sglang-oai-chat": "chat", "vllm-chat": "chat", "lmdeploy-chat": "chat"}
 
@@ -65,7 +78,7 @@ def read(lines: Sequence[bytes], name: str) -> Result:
         tool="SGLang bench_serving",
         model=server.served_model_name or server.model_path or "unknown model",
         endpoint=_ENDPOINTS.get(first.backend or ""),
-        definitions=DEFINITIONS["SGLang bench_serving"],
+        definitions=DEFINITIONS,
     )
 
 
@@ -73,9 +86,11 @@ def _stage(line: _Line, figures: dict[str, msgspec.Raw]) -> StageResult:
     total = line.total_throughput
     if total is None and line.input_throughput is not None:
         total = line.input_throughput + line.output_throughput
+    latencies = reported_ms(figures, e2e="e2e_latency")
+    if not latencies.get("itl", {}).get("mean"):  # it was not streamed
+        latencies = {"e2e": latencies.get("e2e", {})}
     return foreign_stage(
         _target(line),
-        start_unix_s=0.0,
         duration_s=line.duration,
         completed=line.completed,
         failed=sum(map(bool, line.errors)),
@@ -86,7 +101,7 @@ def _stage(line: _Line, figures: dict[str, msgspec.Raw]) -> StageResult:
         total_tokens_per_s=total,
         held_mean=line.concurrency,
         peak=line.max_concurrent_requests or 0,
-        latency_ms=_latencies(line, figures) if line.completed else {},
+        latency_ms=latencies,
     )
 
 
@@ -97,14 +112,3 @@ def _target(line: _Line) -> Target:
     if 0 < rate < float("inf"):
         return Target(None, rate, "poisson")
     return Target(line.max_concurrency, None, None if line.max_concurrency is not None else "all at once")
-
-
-def _latencies(line: _Line, figures: dict[str, msgspec.Raw]) -> dict[str, Summary]:
-    output_tokens = line.total_output_tokens or line.total_output or 0
-    found = {}
-    for name, theirs in _NAMES.items():
-        if known := reported_ms(figures, _STATISTICS, f"{{}}_{theirs}_ms"):
-            count = max(0, output_tokens - line.completed) if name == "itl" else line.completed
-            found[name] = summary_of(count, known)
-    streamed = "itl" in found and bool(found["itl"].mean)
-    return found if streamed else {name: summary for name, summary in found.items() if name == "e2e"}
