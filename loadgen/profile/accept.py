@@ -131,8 +131,14 @@ class Accept(ProfileTable):
             if one.at_least is not None and one.at_most is not None and one.at_least > one.at_most:
                 raise ValueError(f"{one.figure}: at_least = {one.at_least:g} is above at_most = {one.at_most:g}")
         for one, other in combinations(self.criteria, 2):
-            if one.figure == other.figure and one.load == other.load:
-                _require_agreement(one, other)
+            if one.figure != other.figure or one.load != other.load:
+                continue
+            both = {**one.bounds, **other.bounds}
+            if one.bounds.keys() & other.bounds.keys() or "equal" in both:
+                raise ValueError(f"{one.figure}: two criteria bound it in the same way: keep one of them")
+            low, high = both["at_least"], both["at_most"]
+            if isinstance(low, float) and isinstance(high, float) and low > high:
+                raise ValueError(f"{one.figure}: at_least = {low:g} is above at_most = {high:g}")
         return self
 
 
@@ -150,14 +156,3 @@ def accept_doubts(accept: Accept, engine: str) -> dict[str, str]:
             "eleventh minute of a run on, over ten minutes; give 20 minutes or more"
         )
     return found
-
-
-def _require_agreement(one: AcceptCriterion, other: AcceptCriterion) -> None:
-    """Raise `ValueError` for two criteria on the same figure that bound it twice from one side, or exclude all."""
-    both = {**one.bounds, **other.bounds}
-    twice = one.bounds.keys() & other.bounds.keys()
-    if twice or "equal" in both:
-        raise ValueError(f"{one.figure}: two criteria bound it in the same way: keep one of them")
-    low, high = both["at_least"], both["at_most"]
-    if isinstance(low, float) and isinstance(high, float) and low > high:
-        raise ValueError(f"{one.figure}: at_least = {low:g} is above at_most = {high:g}")

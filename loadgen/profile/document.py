@@ -40,7 +40,11 @@ def load_document(path: Path) -> dict[str, Any]:
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
-            _require_trusted_profile(os.fstat(file.fileno()), path)
+            try:
+                require_trusted(os.fstat(file.fileno()), path)
+            except PermissionError as error:
+                why = "a profile names programs that vramp runs: read it first"
+                raise ProfileError(f"{path}: {error.strerror} ({why})") from None
             document = tomllib.loads(file.read())
     except FileNotFoundError:
         raise ProfileError(_no_such_profile(path)) from None
@@ -53,14 +57,6 @@ def load_document(path: Path) -> dict[str, Any]:
     _require_shallow(document, where=str(path))
     document.setdefault("name", default_name(path))
     return document
-
-
-def _require_trusted_profile(found: os.stat_result, path: Path) -> None:
-    try:
-        require_trusted(found, path)
-    except PermissionError as error:
-        why = "a profile names programs that vramp runs: read it first"
-        raise ProfileError(f"{path}: {error.strerror} ({why})") from None
 
 
 def default_name(path: Path) -> str:
@@ -83,21 +79,16 @@ def build_profile(
     try:
         return Profile.model_validate(chosen)
     except ValidationError as error:
-        texts = _texts_wanted(error, values)
+        # An override may read as a number or a boolean where a text belongs: `server.env.X=1` is the text 1.
+        wanted = [
+            [str(part) for part in details["loc"]]
+            for details in error.errors()
+            if details["type"] == "string_type" and not isinstance(details["input"], dict | list)
+        ]
+        texts = [f"{'.'.join(path)}={json.dumps(text)}" for path, text in values if path in wanted]
         if not texts:
             raise ProfileError("\n".join(_explain(where, details) for details in error.errors())) from None
-    as_typed = [f"{'.'.join(path)}={json.dumps(text)}" for path, text in texts]
-    return build_profile(chosen, where=where, overrides=as_typed)
-
-
-def _texts_wanted(error: ValidationError, values: list[tuple[list[str], str]]) -> list[tuple[list[str], str]]:
-    """Overrides that read as a number or a boolean where a text belongs: `server.env.X=1` is the text 1."""
-    wanted = [
-        [str(part) for part in details["loc"]]
-        for details in error.errors()
-        if details["type"] == "string_type" and not isinstance(details["input"], dict | list)
-    ]
-    return [(path, text) for path, text in values if path in wanted]
+    return build_profile(chosen, where=where, overrides=texts)
 
 
 def _require_shallow(document: Mapping[str, Any], *, where: str) -> None:
@@ -228,16 +219,13 @@ def _explain(where: str, details: ErrorDetails) -> str:
         message = f"expected a table, such as [{key}]"
     if not key:
         return f"{where}: {message}"
-    return f"{where}: {key}{_shown(details['input'])}: {message[:1].lower()}{message[1:]}"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, dict | BaseModel):
-        return ""
-    try:
-        return f" = {value!r}"
-    except ValueError:
-        return " = an integer of thousands of digits"
+    shown = ""
+    if not isinstance(details["input"], dict | BaseModel):
+        try:
+            shown = f" = {details['input']!r}"
+        except ValueError:
+            shown = " = an integer of thousands of digits"
+    return f"{where}: {key}{shown}: {message[:1].lower()}{message[1:]}"
 
 
 def _nearest(location: list[int | str]) -> str:

@@ -129,17 +129,13 @@ def _kind(node: dict[str, Any], path: str, name: str) -> str:
         case "string":
             return "text"
         case str() as kind:
-            return kind + _bounds(node)
+            words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+            for bound, word in words.items():
+                if (value := node.get(bound)) is not None:
+                    number = f"2^{int(value).bit_length() - 1}" if value > 1e15 else f"{value:,}".removesuffix(".0")
+                    kind += f" {word} {number}"
+            return kind
     return "anything"
-
-
-def _bounds(node: dict[str, Any]) -> str:
-    words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
-    return "".join(f" {word} {_number(node[bound])}" for bound, word in words.items() if bound in node)
-
-
-def _number(value: float) -> str:
-    return f"2^{int(value).bit_length() - 1}" if value > 1e15 else f"{value:,}".removesuffix(".0")
 
 
 def _default(field: FieldInfo, node: dict[str, Any]) -> str:

@@ -75,7 +75,7 @@ def parse_share(value: object) -> float:
     return share / 100 if text.endswith("%") else share
 
 
-def _parse_base_url(value: object) -> object:
+def _without_v1(value: object) -> object:
     """A base URL without the trailing `/v1` that OpenAI clients use: every path in vramp has its own."""
     return re.sub(r"(?<!/)/v1/?$", "", value) if isinstance(value, str) else value
 
@@ -188,7 +188,7 @@ def reads(words: str) -> WithJsonSchema:
 
 
 Scalar = str | int | float | bool
-BaseUrl = Annotated[str, BeforeValidator(_parse_base_url), reads("URL")]
+BaseUrl = Annotated[str, BeforeValidator(_without_v1), reads("URL")]
 PageUrl = Annotated[str, AfterValidator(_check_page_url)]
 Seconds = Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0), reads("duration above 0")]
 Milliseconds = Annotated[float, BeforeValidator(_parse_slo_ms)]

@@ -2,11 +2,17 @@
 
 A certificate rests on every file in the folder but itself and what is rendered from it; it names them with checksums.
 Checksums find what changed by accident or by hand, not a forger who makes the certificate again: for that, keep a copy.
+
+`accept.jsonl` has what the acceptance was asked for and has done, line by line. A line is on the disk before the next
+step begins, so that an acceptance can continue after a crash of vramp or of the machine. The file is locked while vramp
+works in its folder; the beginning of a line that a crash cut off is removed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
@@ -15,6 +21,7 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError, ResultError, reported_as
 from loadgen.format import counted
+from loadgen.masking import masked
 from loadgen.places import read_whole, write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.schema import Profile
@@ -30,6 +37,7 @@ from loadgen.schema.certificate import (
     RunMade,
 )
 from loadgen.schema.result import RESULT, Result
+from loadgen.store.growing import GrowingFile, writing
 from loadgen.store.journal import JOURNAL, has_older_parts
 from loadgen.store.recover import folded
 from loadgen.store.runs import has_result, read_result
@@ -48,6 +56,33 @@ class _Rests(msgspec.Struct):
 
 
 _Decoded = TypeVar("_Decoded", Certificate, _Rests)
+
+
+class AcceptLog(GrowingFile):
+    """The lines so far, and room for more."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the file in a folder; raises `ResultError`, also while another vramp has it open."""
+        super().__init__(folder / LINES, "the record of the acceptance", "ab")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise ResultError(f"{folder}: another vramp works in this folder; wait for it, or end it") from None
+        except OSError:
+            pass  # a filesystem without locks
+        written = read_whole(self.path)
+        with writing(self.path, self._what):
+            os.truncate(self.path, written.rfind(b"\n") + 1)
+        self.lines = read_lines(folder) if written.rfind(b"\n") >= 0 else []
+
+    def write(self, line: AcceptLine) -> None:
+        """Append a line, without secrets, and wait until the disk has it; raises `ResultError`."""
+        line = masked(line)
+        self.append(msgspec.json.encode(line) + b"\n")
+        with writing(self.path, self._what):
+            os.fsync(self._file)
+        self.lines.append(line)
 
 
 class LiveRun(NamedTuple):
@@ -111,7 +146,7 @@ def verify(folder: Path) -> list[str]:
     """How the certificate differs from what its evidence says now; empty if in nothing. Raises `ResultError`."""
     written = _bytes_of(folder)
     certificate = _decoded(folder / CERTIFICATE, written, Certificate)
-    problems = [*_changed_files(certificate.files, _checksums(folder))]
+    problems = _changed_files(certificate.files, _checksums(folder))
     try:
         evidence = read_evidence(folder)
     except ResultError as error:
@@ -125,7 +160,7 @@ def verify(folder: Path) -> list[str]:
 def require_unchanged(folder: Path) -> None:
     """Raise `ResultError` if what the last certificate rests on is not there any more, or was edited.
 
-    An acceptance that goes on adds lines and runs. A certificate made anew from what is left would hide the change.
+    An acceptance that goes on adds lines and runs. A certificate made from what is left would hide the change.
     """
     read_evidence(folder)
     if not (folder / CERTIFICATE).is_file():
@@ -133,23 +168,18 @@ def require_unchanged(folder: Path) -> None:
     now = _checksums(folder)
     for name, checksum in _decoded(folder / CERTIFICATE, _bytes_of(folder), _Rests).files.items():
         if name == LINES:
-            same = checksum in _checksums_so_far(folder / LINES)
-        else:  # what lies beside the runs, such as box.json, is written again
+            digest = hashlib.sha256()
+            same = False
+            for line in read_whole(folder / LINES).splitlines(keepends=True):
+                digest.update(line)
+                same = same or digest.hexdigest() == checksum
+        else:  # what lies next to the runs, such as box.json, is written again
             same = "/" not in name or now.get(name) == checksum
         if not same:
             raise ResultError(
                 f"{folder / name}: is not the file that {CERTIFICATE} was made from: put that back from a copy, or "
                 "begin a new acceptance; --verify names all differences"
             )
-
-
-def _checksums_so_far(path: Path) -> set[str]:
-    """The SHA-256 after each line."""
-    digest, found = hashlib.sha256(), set()
-    for line in read_whole(path).splitlines(keepends=True):
-        digest.update(line)
-        found.add(digest.hexdigest())
-    return found
 
 
 def _bytes_of(folder: Path) -> bytes:
@@ -172,31 +202,27 @@ def _checksums(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
+        if name.startswith(_RENDERED):
+            continue
         with reported_as(f"{path}: cannot be read"):
-            if not name.startswith(_RENDERED) and (what := _checksum(path)):
-                found[name] = what
+            if path.is_symlink():
+                found[name] = f"link to {path.readlink()}"
+            elif path.is_dir():
+                if not any(path.iterdir()):
+                    found[name] = "empty folder"
+            elif path.is_file():  # not the socket of a run that was killed, which no copy of the folder has
+                with path.open("rb") as file:
+                    found[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
 
 
-def _checksum(path: Path) -> str:
-    """Empty for what is no evidence: a socket, or a folder, for which its files stand."""
-    if path.is_symlink():
-        return f"link to {path.readlink()}"
-    if path.is_dir():
-        return "" if any(path.iterdir()) else "empty folder"
-    if not path.is_file():  # such as the socket of a run that was killed, which no copy of the folder has
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+def _changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     problems = [f"{name}: is missing" for name in before if name not in now]
     problems += [f"{name}: has changed" for name in before if name in now and before[name] != now[name]]
     problems += [f"{name}: was not there" for name in now if name not in before]
-    yield from problems[:MAX_FILES_NAMED]
     if len(problems) > MAX_FILES_NAMED:
-        yield f"and {counted(len(problems) - MAX_FILES_NAMED, 'more file')}"
+        problems[MAX_FILES_NAMED:] = [f"and {counted(len(problems) - MAX_FILES_NAMED, 'more file')}"]
+    return problems
 
 
 def _changed_fields(written: Certificate, again: Certificate) -> Iterator[str]:
@@ -217,7 +243,7 @@ def _changed_fields(written: Certificate, again: Certificate) -> Iterator[str]:
 
 
 def _changed_results(folder: Path, results: Mapping[str, Result]) -> Iterator[str]:
-    """The results that the journals of their runs do not give; the journals of long runs are thinned, and not asked."""
+    """The results that the journals of their runs do not give; the journals of long runs are thinned, and say less."""
     for run, result in sorted(results.items()):
         journal = folder / run / JOURNAL
         if not journal.is_file() or has_older_parts(journal):
@@ -277,7 +303,9 @@ def _other_boxes(profile: Profile, folders: Sequence[Path], box: BoxIdentity | N
         begun = evidence.box.host, evidence.began.unix_s
         if begun in names:
             raise ProfileError(f"--like {folder}: is an acceptance that is named twice: each counts once")
-        names[begun] = _name(evidence.box, folder)
+        versions = {"vLLM": evidence.box.vllm_version, "driver": evidence.box.driver}
+        words = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+        names[begun] = f"{evidence.box.host}, {folder.name}{f' ({words})' if words else ''}"
         for key, starts in values_like(evidence).items():
             values.setdefault(key, []).append(starts)
     if not any(len(boxes) > 1 for boxes in values.values()):
@@ -307,9 +335,3 @@ def _passed(profile: Profile, folder: Path) -> AcceptEvidence:
 def _gpus(box: BoxIdentity) -> str:
     kinds = sorted({gpu.name for gpu in box.gpus})
     return f"{len(box.gpus)} x {' and '.join(kinds)}" if kinds else "no GPU"
-
-
-def _name(box: BoxIdentity, folder: Path) -> str:
-    versions = {"vLLM": box.vllm_version, "driver": box.driver}
-    words = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    return f"{box.host}, {folder.name}{f' ({words})' if words else ''}"

@@ -2,7 +2,7 @@
 
 The folders are the truth. A row holds what `read` made of one folder, and counts while its file's time and size stay as
 they were; runs that may still change are never kept. The index is a cache: it can be deleted at any time, one that is
-damaged or of another layout is made anew, and one that cannot be used is passed over, each with a message.
+damaged or of another layout is made again, and one that cannot be used is passed over, each with a message.
 """
 
 from __future__ import annotations
@@ -149,14 +149,10 @@ def _stamps(folder: str, depth: int = 0) -> Iterator[tuple[str, str]]:
         if name != CERTIFICATE:  # an acceptance has its runs below it
             return
     if depth < _MAX_DEPTH:
-        for child, is_link in _folders_in(folder):
+        try:
+            with os.scandir(folder) as entries:
+                children = [(entry.path, entry.is_symlink()) for entry in entries if entry.is_dir()]
+        except OSError:
+            return
+        for child, is_link in children:
             yield from _stamps(child, _MAX_DEPTH if is_link else depth + 1)  # what links lead to may have no end
-
-
-def _folders_in(folder: str) -> list[tuple[str, bool]]:
-    """Each folder in it, and whether it is a link; empty if it cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return [(entry.path, entry.is_symlink()) for entry in entries if entry.is_dir()]
-    except OSError:
-        return []

@@ -147,12 +147,6 @@ def part_of(journal: Path, number: int) -> Path:
     return journal.with_name(f"{journal.stem}-{number:04}{journal.suffix}")
 
 
-def _last_part(journal: Path) -> int:
-    """The number of the last older part on disk, 0 where there is none."""
-    found = journal.parent.glob(f"{journal.stem}-[0-9][0-9][0-9][0-9]{journal.suffix}*")
-    return max((int(part.name[len(journal.stem) + 1 :][:4]) for part in found), default=0)
-
-
 def _thinned(part: Path) -> Path:
     return part.with_name(f"{part.name}.gz")
 
@@ -191,7 +185,11 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
         first = next(newest, None)
         if not isinstance(first, RunStarted):
             # If the line with the number of earlier parts is damaged or missing, the parts on disk are counted.
-            before = first.part if isinstance(first, Continued) else _last_part(path)
+            if isinstance(first, Continued):
+                before = first.part
+            else:
+                parts = path.parent.glob(f"{path.stem}-[0-9][0-9][0-9][0-9]{path.suffix}*")
+                before = max((int(part.name[len(path.stem) + 1 :][:4]) for part in parts), default=0)
             for number in range(1, before + 1):
                 yield from _read_part(part_of(path, number), skipped)
         if first is not None and not isinstance(first, Continued):
@@ -201,7 +199,12 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
 
 def _read_part(part: Path, skipped: list[str] | None) -> Iterator[Line]:
     try:
-        with _reading(part), _open_part(part) as file:
+        with _reading(part), contextlib.ExitStack() as files:
+            try:
+                file = files.enter_context(open_file(part))
+            except FileNotFoundError:  # it is thinned: that file is complete before the original is deleted
+                packed = files.enter_context(open_file(_thinned(part)))
+                file = files.enter_context(gzip.GzipFile(fileobj=packed))  # type: ignore[assignment]  # all but its type
             for line in _lines(part, file, skipped):
                 if not isinstance(line, Continued):
                     yield line
@@ -209,18 +212,6 @@ def _read_part(part: Path, skipped: list[str] | None) -> Iterator[Line]:
         if skipped is None:
             raise
         skipped.append(str(error))
-
-
-@contextlib.contextmanager
-def _open_part(part: Path) -> Iterator[BinaryIO]:
-    """Open a part as it was, or else thinned: the thinned file is complete before the original is deleted."""
-    with contextlib.ExitStack() as files:
-        try:
-            file = files.enter_context(open_file(part))
-        except FileNotFoundError:
-            packed = files.enter_context(open_file(_thinned(part)))
-            file = files.enter_context(gzip.GzipFile(fileobj=packed))  # type: ignore[assignment]  # all but its type
-        yield file
 
 
 def _reading(path: Path) -> contextlib.AbstractContextManager[None]:

@@ -41,7 +41,14 @@ def recover(folder: Path, *, force: bool = False) -> Path:
     if has_result(folder) and not force:
         raise ResultError(f"{folder / RESULT}: is the result of the whole run; --force makes it anew from the journal")
     with reported_as(f"{folder}: cannot be written to"), replacing(folder / HISTOGRAMS) as histograms:
-        result = _fold(journal, histograms, _mask_logs(folder))
+        problems = []
+        # Anything but a regular file, such as a link, is not a log of the run.
+        for log in (log for log in folder.glob("server*.log") if log.is_file() and not log.is_symlink()):
+            try:
+                mask_file(log)
+            except OSError as error:
+                problems.append(f"{log}: may hold secrets, which could not be masked: {error.strerror}")
+        result = _fold(journal, histograms, problems)
     write_result(result, folder / RESULT)
     write_summary(result, folder)
     return folder / RESULT
@@ -51,18 +58,6 @@ def folded(journal: Path) -> Result:
     """The result that a journal makes, without writing it; raises `ResultError`."""
     with tempfile.TemporaryDirectory(prefix="vramp-fold-") as folder:
         return _fold(journal, Path(folder) / HISTOGRAMS, ())
-
-
-def _mask_logs(folder: Path) -> list[str]:
-    """Mask secrets in the servers' logs; returns a message for each log where that failed."""
-    problems = []
-    # Anything but a regular file, such as a link, is not a log of the run.
-    for log in (log for log in folder.glob("server*.log") if log.is_file() and not log.is_symlink()):
-        try:
-            mask_file(log)
-        except OSError as error:
-            problems.append(f"{log}: may hold secrets, which could not be masked: {error.strerror}")
-    return problems
 
 
 def _fold(journal: Path, histograms: Path, problems: Iterable[str]) -> Result:

@@ -312,17 +312,13 @@ def read_result(path: Path) -> Result:
                 raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {known})") from error
         if schema == SUMMARY_SCHEMA:
             raise ResultError(f"{path}: the summary of a run; its figures in full are in its {RESULT}") from error
-        if not schema:
-            return _read_foreign(document, path, error)
-        raise ResultError(f"{path}: not a result of vramp: {error}") from error
-
-
-def _read_foreign(document: bytes, path: Path, error: Exception) -> Result:
-    """Read a result of another tool; `error` is why it is not vramp's."""
+        if schema:
+            raise ResultError(f"{path}: not a result of vramp: {error}") from error
+        not_ours = error
     try:
-        result = read_foreign(document, path.name)
-    except (*UNDECODABLE, OverflowError) as wrong:
-        raise ResultError(f"{path}: not a result of vramp, {TOOLS}: {wrong}") from wrong
-    if result is None:
+        foreign = read_foreign(document, path.name)
+    except (*UNDECODABLE, OverflowError) as error:
         raise ResultError(f"{path}: not a result of vramp, {TOOLS}: {error}") from error
-    return masked(result)  # type: ignore[no-any-return]
+    if foreign is None:
+        raise ResultError(f"{path}: not a result of vramp, {TOOLS}: {not_ours}") from not_ours
+    return masked(foreign)  # type: ignore[no-any-return]

@@ -72,7 +72,9 @@ def backend_options(
         sources = {} if mode == "auto" else backend_options(mode, url=url, environ=environ, root=root)
         why = "the profile or the command line names it"
         for number, page in enumerate(dict.fromkeys(exporters)):
-            name = _address(page)
+            # The address without user and query, which may be secret, as a part of a file's name.
+            address = re.split("[?#]", page.partition("://")[2])[0].rpartition("@")[2]
+            name = re.sub(r"[^\w.-]+", "-", address.removesuffix("/metrics")).strip("-")
             name = f"{name}-{number}" if name in sources else name
             sources[name] = [BackendOption("exporter", "exporter", ("--url", page), why=why)]
         return sources
@@ -92,12 +94,6 @@ def backend_options(
                 else:
                     options.append(BackendOption(entry.name, entry.name, why=entry.why))
     return found
-
-
-def _address(url: str) -> str:
-    """The address in a URL, usable as a part of a file name; without user and query, which may be secret."""
-    address = re.split("[?#]", url.partition("://")[2])[0].rpartition("@")[2]
-    return re.sub(r"[^\w.-]+", "-", address.removesuffix("/metrics")).strip("-")
 
 
 def package_version(name: str) -> str | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError, reported_as
 from loadgen.masking import masked
-from loadgen.schema.samples import DeviceFile, GpuSample
+from loadgen.schema.samples import DeviceFile
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.child import Orders, Output
 from loadgen.telemetry.protocol import Opened, Sampled
@@ -88,7 +88,8 @@ def read_capture(path: Path) -> tuple[Header, dict[str, CapturedPart]]:
     Raises `ProfileError` that names file and line.
     """
     lines = _lines(path)
-    if not lines or not isinstance(lines[0], Header):
+    header = next(iter(lines), None)
+    if not isinstance(header, Header):
         raise ProfileError(f"{path}, line 1: not the header of a capture; {_ADVICE}")
     parts: list[CapturedPart] = []
     for number, line in enumerate(lines[1:], start=2):
@@ -103,7 +104,7 @@ def read_capture(path: Path) -> tuple[Header, dict[str, CapturedPart]]:
     if not playable:
         reasons = [f"\n  {part.candidate.name}: {part.candidate.failure or 'no sample'}" for part in parts]
         raise ProfileError(f"{path}: nothing was measured in this capture{''.join(reasons)}")
-    return lines[0], playable
+    return header, playable
 
 
 def _lines(path: Path) -> list[CaptureLine]:
@@ -191,10 +192,16 @@ def played(samples: Sequence[Sampled], start_s: float) -> Iterator[Sampled]:
         round_s = start_s + rounds * period_s
         for sample in samples:
             # Subtract first: the difference is small and exact, whereas a sum with a large clock value loses digits.
-            gpus = tuple(
-                _moved(gpu, round_s + (gpu.t_s - first_s), gains.get(gpu.index, {}), rounds) for gpu in sample.gpus
-            )
-            yield msgspec.structs.replace(sample, t_s=round_s + (sample.t_s - first_s), gpus=gpus)
+            gpus = []
+            for gpu in sample.gpus:
+                counters: dict[str, Any] = {}
+                for name, gain in gains.get(gpu.index, {}).items():
+                    value = getattr(gpu, name)
+                    if value is not None:
+                        # Integers grow by integers, rounded down, so that no counter ever falls.
+                        counters[name] = value + (gain * rounds if isinstance(value, float) else int(gain * rounds))
+                gpus.append(msgspec.structs.replace(gpu, t_s=round_s + (gpu.t_s - first_s), **counters))
+            yield msgspec.structs.replace(sample, t_s=round_s + (sample.t_s - first_s), gpus=tuple(gpus))
 
 
 def _gains(samples: Sequence[Sampled], period_s: float) -> dict[int, dict[str, float]]:
@@ -209,13 +216,3 @@ def _gains(samples: Sequence[Sampled], period_s: float) -> dict[int, dict[str, f
                 pace = max(0.0, value - first_value) / (gpu.t_s - first_s) if gpu.t_s > first_s else 0.0
                 gains.setdefault(gpu.index, {})[name] = min(pace * period_s, _MAX_GAINED)
     return gains
-
-
-def _moved(gpu: GpuSample, t_s: float, gains: Mapping[str, float], rounds: int) -> GpuSample:
-    counters: dict[str, Any] = {}
-    for name, gain in gains.items():
-        value = getattr(gpu, name)
-        if value is not None:
-            # Integers grow by integers, rounded down, so that no counter ever falls.
-            counters[name] = value + (gain * rounds if isinstance(value, float) else int(gain * rounds))
-    return msgspec.structs.replace(gpu, t_s=t_s, **counters)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import httpx
@@ -172,7 +172,13 @@ def _gpu(exporter: Exporter, lines: _Lines) -> RemoteGpu:
                 continue
             if row.where and not labels.get("clock_type", "").lower().endswith(row.where):
                 continue
-            read = _value(row, value)
+            read: Measured = Missing("not available") if _is_blank(value) else number(value)
+            if not isinstance(read, Missing):
+                read *= row.factor
+                if read > row.most:
+                    read = Missing(f"{value:g} cannot be true in the unit of {row.metric}")
+                elif row.whole:
+                    read = int(read)
             before = values.get(row.field)
             if row.field in _SUMMED and not isinstance(before, Missing | None) and not isinstance(read, Missing):
                 values[row.field] = before + read
@@ -185,16 +191,6 @@ def _gpu(exporter: Exporter, lines: _Lines) -> RemoteGpu:
         if name == metric and not _is_blank(value)
     }
     return RemoteGpu(lines[0][1], values, throttled)
-
-
-def _value(row: Name, raw: float) -> Measured:
-    value = Missing("not available") if _is_blank(raw) else number(raw)
-    if isinstance(value, Missing):
-        return value
-    converted = value * row.factor
-    if converted > row.most:
-        return Missing(f"{raw:g} cannot be true in the unit of {row.metric}")
-    return int(converted) if row.whole else converted
 
 
 def _is_blank(value: float) -> bool:
@@ -251,7 +247,15 @@ class _Remote:
         read = {name: gpu.values.get(name, Missing("not on the exporter's page")) for name in _fields(self.exporter)}
         values, missing = split(read)
         before = self._page.get(self._known[index])
-        throttle = _throttle_percent(before, gpu, now_s - self._read_s) if before is not None else None
+        # By reason, the share of the time since the last page; None without counters.
+        throttle: dict[str, float] | None = None
+        span_s = now_s - self._read_s
+        if before is not None and span_s > 0 and before.throttled_ns.keys() & gpu.throttled_ns.keys():
+            throttle = {
+                reason: min(100.0, (ns - before.throttled_ns[reason]) / 1e7 / span_s)
+                for reason, ns in gpu.throttled_ns.items()
+                if ns >= before.throttled_ns.get(reason, math.inf)
+            }
         last = values.get("xid_last")
         if before is not None and last and last != before.values.get("xid_last"):
             self._xids[index] += 1
@@ -265,43 +269,26 @@ def _fields(exporter: Exporter) -> Iterable[str]:
     return dict.fromkeys(row.field for row in exporter.names if row.field not in _STATIC)
 
 
-def _throttle_percent(before: RemoteGpu, now: RemoteGpu, span_s: float) -> dict[str, float] | None:
-    """By reason, the share of the time between two pages; None without counters."""
-    gained = {
-        reason: now.throttled_ns[reason] - before.throttled_ns[reason]
-        for reason in now.throttled_ns
-        if reason in before.throttled_ns
-    }
-    if not gained or span_s <= 0:
-        return None
-    return {reason: min(100.0, ns / 1e7 / span_s) for reason, ns in gained.items() if ns >= 0}
-
-
 def open_exporter(url: str) -> Backend:
     """The exporter at a URL; raises `TelemetryError` if it does not answer, or with something else."""
     client = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
-    remote = _Remote(lambda: _fetched(client, url), url)
+
+    def fetch() -> str:
+        page = bytearray()
+        try:
+            with client.stream("GET", url) as response:
+                response.raise_for_status()
+                until_s = time.monotonic() + TIMEOUT_S
+                for chunk in response.iter_bytes():
+                    page += chunk
+                    if time.monotonic() > until_s:
+                        raise TelemetryError(f"its page was not complete after {TIMEOUT_S:g} s")
+                    if len(page) > MAX_PAGE_BYTES:
+                        raise TelemetryError(f"its page is larger than {MAX_PAGE_BYTES >> 20} MiB")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise TelemetryError(f"{url}: {harmless(str(error)) or type(error).__name__}") from error
+        return page.decode("utf-8", errors="replace")
+
+    remote = _Remote(fetch, url)
     meta = {"exporter": remote.exporter.name, "url": url}
     return Backend(Opened("exporter", meta, remote.gpus), remote.sample, client.close)
-
-
-def _fetched(client: httpx.Client, url: str) -> str:
-    try:
-        with client.stream("GET", url) as response:
-            response.raise_for_status()
-            return b"".join(_limited(response.iter_bytes(), time.monotonic() + TIMEOUT_S)).decode(
-                "utf-8", errors="replace"
-            )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise TelemetryError(f"{url}: {harmless(str(error)) or type(error).__name__}") from error
-
-
-def _limited(chunks: Iterator[bytes], until_s: float) -> Iterator[bytes]:
-    size = 0
-    for chunk in chunks:
-        size += len(chunk)
-        if time.monotonic() > until_s:
-            raise TelemetryError(f"its page was not complete after {TIMEOUT_S:g} s")
-        if size > MAX_PAGE_BYTES:
-            raise TelemetryError(f"its page is larger than {MAX_PAGE_BYTES >> 20} MiB")
-        yield chunk

@@ -57,6 +57,12 @@ class HostSampler:
         if self._t_s >= self._frequency_due_s:
             self._frequency_due_s = self._t_s + _FREQUENCY_EVERY_S
             self._frequency = read_frequency(self._sysfs)
+        before, self._totals = self._totals, _totals(self._sysfs)
+        rates: dict[str, Any] = {
+            f"{name}_bytes_per_s": rate(Reading(before_s, before[name]), Reading(self._t_s, now))
+            for name, now in self._totals.items()
+            if name in before
+        }
         return HostSample(
             t_s=self._t_s,
             cores=len(self._cores or ()),
@@ -70,7 +76,7 @@ class HostSampler:
             server_rss_bytes=rss_bytes,
             open_files=_open_files(files_of),
             **self._frequency,
-            **self._rates(before_s),
+            **rates,
         )
 
     def _core_times(self) -> list[tuple[_Core, _Core]]:
@@ -80,19 +86,19 @@ class HostSampler:
             times_s = [times[:8] for times in psutil.cpu_times(percpu=True)]
         except _UNREADABLE:
             times_s = []
-        before, self._cores = self._cores, [_core(times) for times in times_s]
+        before = self._cores
+        self._cores = [
+            _Core(
+                busy_s=sum(times) - times[3] - times[4],
+                all_s=sum(times),
+                stolen_s=times[7] if len(times) > 7 else 0.0,
+            )
+            for times in times_s
+        ]
         # A core that went online or offline shifts the others.
         if before is None or len(before) != len(self._cores):
             return []
         return list(zip(before, self._cores, strict=True))
-
-    def _rates(self, before_s: float) -> dict[str, Any]:
-        before, self._totals = self._totals, _totals(self._sysfs)
-        return {
-            f"{name}_bytes_per_s": rate(Reading(before_s, before[name]), Reading(self._t_s, now))
-            for name, now in self._totals.items()
-            if name in before
-        }
 
     def _server_usage(self, pids: Iterable[int]) -> tuple[float | None, int | None]:
         """CPU seconds since the last sample, of processes present in both, and resident bytes."""
@@ -113,11 +119,6 @@ class HostSampler:
         gains = [gained(before[pid], now_s) for pid, now_s in cpu_s.items() if pid in before]
         known = [gain for gain in gains if gain is not None]  # None: the pid belongs to another process now
         return (sum(known) if known else None), (rss_bytes if cpu_s else None)
-
-
-def _core(times_s: Sequence[float]) -> _Core:
-    stolen_s = times_s[7] if len(times_s) > 7 else 0.0
-    return _Core(sum(times_s) - times_s[3] - times_s[4], sum(times_s), stolen_s)
 
 
 def stolen_share(cores: Sequence[tuple[_Core, _Core]]) -> float | None:

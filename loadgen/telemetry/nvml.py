@@ -161,7 +161,14 @@ def _gpu(position: int, index: int) -> Iterator[_NvmlDevice]:
         lost = GpuStatic(index=index, vendor="nvidia", name="NVIDIA GPU that does not answer", socket=f"#{position}")
         yield _NvmlDevice(None, lost, lost=handle.reason)
         return
-    instances = list(_instances(handle))
+    instances = []
+    mode = read(pynvml.nvmlDeviceGetMigMode, handle)
+    if not isinstance(mode, Missing) and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
+        slots = read(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+        for slot in range(0 if isinstance(slots, Missing) else slots):
+            instance = read(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
+            if not isinstance(instance, Missing):  # a slot without an instance
+                instances.append(instance)
     # Even a GPU without a bridge has links, all down: only links that were up can fail.
     every_link = range(pynvml.NVML_NVLINK_MAX_LINKS)
     links = tuple(link for link in every_link if read(pynvml.nvmlDeviceGetNvLinkState, handle, link) == 1)
@@ -171,21 +178,14 @@ def _gpu(position: int, index: int) -> Iterator[_NvmlDevice]:
         yield _NvmlDevice(instance, _instance(instance, static, partition), instance=True)
 
 
-def _instances(handle: Any) -> Iterator[Any]:  # noqa: ANN401 - handles of the library
-    mode = read(pynvml.nvmlDeviceGetMigMode, handle)
-    if isinstance(mode, Missing) or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
-        return
-    count = read(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
-    for position in range(0 if isinstance(count, Missing) else count):
-        instance = read(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, position)
-        if not isinstance(instance, Missing):  # a slot without an instance
-            yield instance
-
-
 def _static(handle: Any, index: int, *, socket: str, links: int, split: bool) -> GpuStatic:  # noqa: ANN401
     uuid = text(read(pynvml.nvmlDeviceGetUUID, handle))
     pci = read(pynvml.nvmlDeviceGetPciInfo, handle)
     capability = read(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    firmware = {
+        "vbios": text(read(pynvml.nvmlDeviceGetVbiosVersion, handle)),
+        "gsp": text(read(pynvml.nvmlDeviceGetGspFirmwareVersion, handle)),
+    }
     return GpuStatic(
         index=index,
         vendor="nvidia",
@@ -203,14 +203,9 @@ def _static(handle: Any, index: int, *, socket: str, links: int, split: bool) ->
         pcie_width_max=value_of(number(read(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle))),
         pcie_speed_max_gts=_GTS_BY_GENERATION.get(read(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)),
         links_total=links or None,
-        firmware=_firmware(handle),
+        firmware={name: version for name, version in firmware.items() if version} or None,
         virtualization=_VIRTUALIZATION.get(read(pynvml.nvmlDeviceGetVirtualizationMode, handle)),
     )
-
-
-def _firmware(handle: Any) -> dict[str, str] | None:  # noqa: ANN401
-    asked = {"vbios": pynvml.nvmlDeviceGetVbiosVersion, "gsp": pynvml.nvmlDeviceGetGspFirmwareVersion}
-    return {name: version for name, function in asked.items() if (version := text(read(function, handle)))} or None
 
 
 def _instance(handle: Any, parent: GpuStatic, partition: int) -> GpuStatic:  # noqa: ANN401
@@ -272,17 +267,16 @@ def _fields(device: _NvmlDevice) -> dict[str, Any]:
     values = read(pynvml.nvmlDeviceGetFieldValues, device.handle, list(wanted.values()))
     if isinstance(values, Missing):
         return dict.fromkeys(wanted, values)
-    found = {name: _value(value) for name, value in zip(wanted, values, strict=True)}
-    return {name: amount(raw, 1024) if name.startswith("link") else number(raw) for name, raw in found.items()}
-
-
-def _value(value: Any) -> object:  # noqa: ANN401 - a struct of the library
-    if value.nvmlReturn != pynvml.NVML_SUCCESS:
-        return Missing(reason_of(pynvml.NVMLError(value.nvmlReturn)))
-    if value.valueType >= len(_VALUE_BY_TYPE):
-        return Missing(f"of an unknown type ({value.valueType})")
-    raw: object = getattr(value.value, _VALUE_BY_TYPE[value.valueType])
-    return raw
+    found: dict[str, Any] = {}
+    for name, value in zip(wanted, values, strict=True):
+        if value.nvmlReturn != pynvml.NVML_SUCCESS:
+            found[name] = Missing(reason_of(pynvml.NVMLError(value.nvmlReturn)))
+        elif value.valueType >= len(_VALUE_BY_TYPE):
+            found[name] = Missing(f"of an unknown type ({value.valueType})")
+        else:
+            raw = getattr(value.value, _VALUE_BY_TYPE[value.valueType])
+            found[name] = amount(raw, 1024) if name.startswith("link") else number(raw)
+    return found
 
 
 def _throttled(device: _NvmlDevice) -> dict[str, float] | Missing:
@@ -317,26 +311,26 @@ def _slow(device: _NvmlDevice) -> dict[str, Any]:
     speed = generation = read(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle)
     if not isinstance(generation, Missing):
         speed = _GTS_BY_GENERATION.get(generation, Missing(f"unknown PCIe generation {generation}"))
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    status = read(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(info))
     readings = {
         "power_cap_w": divided(read(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1000),
         "pcie_width": number(read(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle)),
         "pcie_speed_gts": speed,
         "pcie_replays": amount(read(pynvml.nvmlDeviceGetPcieReplayCounter, handle)),
-        "fabric": _fabric(handle),
-        "ecc_correctable": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-        "ecc_uncorrectable": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        "fabric": status if isinstance(status, Missing) else _FABRIC_STATES.get(info.state, Missing("no fabric")),
     }
+    kinds = {"correctable": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED}
+    kinds |= {"uncorrectable": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED}
+    for name, kind in kinds.items():
+        # Since the driver was loaded: lifetime counts say nothing about this run.
+        errors = read(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
+        readings[f"ecc_{name}"] = amount(errors)
     readings |= _retired(handle)
     if device.links:
         states = [read(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in device.links]
         readings["links_up"] = sum(state == 1 for state in states)
     return readings
-
-
-def _fabric(handle: Any) -> str | Missing:  # noqa: ANN401
-    info = pynvml.c_nvmlGpuFabricInfo_t()
-    status = read(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(info))
-    return status if isinstance(status, Missing) else _FABRIC_STATES.get(info.state, Missing("no fabric"))
 
 
 def _retired(handle: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -352,11 +346,6 @@ def _retired(handle: Any) -> dict[str, Any]:  # noqa: ANN401
         return {"rows_remapped": remapped, "bad_pages": found}
     corrected, uncorrected, pending, failed = remapped
     return {"rows_remapped": corrected + uncorrected, "remap_pending": bool(pending), "remap_failed": bool(failed)}
-
-
-def _ecc(handle: Any, kind: int) -> object:  # noqa: ANN401
-    """Errors since the driver was loaded; lifetime counts say nothing about this run."""
-    return amount(read(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC))
 
 
 def _processes(handle: Any) -> tuple[GpuProcess, ...] | Missing:  # noqa: ANN401
@@ -432,16 +421,14 @@ class Gpm:
         reported = read(pynvml.nvmlGpmMetricsGet, requested)
         if isinstance(reported, Missing):
             return dict.fromkeys(_GPM_FIELDS, reported)
-        values = [_metric(reported.metrics[place]) for place in range(len(_GPM_METRICS))]
-        sm, dram, sent, received = values
+        sm, dram, sent, received = (
+            round(float(metric.value), 2)
+            if metric.nvmlReturn == pynvml.NVML_SUCCESS
+            else Missing(reason_of(pynvml.NVMLError(metric.nvmlReturn)))
+            for metric in reported.metrics[: len(_GPM_METRICS)]
+        )
         mib = total(number(value) for value in (sent, received))
         return {"sm_percent": percent(sm), "dram_percent": percent(dram), "pcie_bytes_per_s": divided(mib, 1 / 1024**2)}
-
-
-def _metric(metric: Any) -> object:  # noqa: ANN401 - a struct of the library
-    if metric.nvmlReturn != pynvml.NVML_SUCCESS:
-        return Missing(reason_of(pynvml.NVMLError(metric.nvmlReturn)))
-    return round(float(metric.value), 2)
 
 
 class Xids:

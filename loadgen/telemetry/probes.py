@@ -147,7 +147,10 @@ def _nvbandwidth_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
     for case in _json_in(printed, "nvbandwidth", _NvBandwidth).testcases:
         if case.status == "Waived":
             continue
-        values = [float(entry) for row in case.bandwidth_matrix for entry in row if _is_number(entry)]
+        values = []
+        for entry in (entry for row in case.bandwidth_matrix for entry in row):
+            with contextlib.suppress(ValueError):
+                values.append(float(entry))
         passed = None if case.status == "Passed" else False
         yield ProbeFigure(case.name, subject, min(values, default=None), "GB/s", passed=passed)
 
@@ -199,14 +202,6 @@ def _json_in(printed: str, key: str, kind: type[_Found]) -> _Found:
         return msgspec.json.decode(page[key], type=kind)
     except msgspec.MsgspecError as error:
         raise TelemetryError(f"its JSON is not as expected: {error}") from error
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _rvs_commands(gpus: int, part: Part | None) -> list[Command]:
@@ -321,8 +316,7 @@ async def run_probes(
     vendors = dict.fromkeys(each.vendor for each in found.tried if each.works)
     for vendor in vendors:
         exams = next(each.gpus for each in found.tried if each.vendor == vendor and each.works)
-        users = list(filter(None, map(_users, exams)))
-        if users:
+        if users := list(filter(None, map(_users, exams))):
             raise ProfileError(f"--probe: the GPUs are in use: {'; '.join(users)}; end that first")
         parts = {part_called(exam.gpu.name) for exam in exams}
         part = parts.pop() if len(parts) == 1 else None

@@ -77,7 +77,13 @@ class Child:
             raise TelemetryError(f"it sent a line of more than {_LINE_LIMIT >> 20} MiB") from None
         if not data:
             raise TelemetryError(await self._how_it_ended())
-        self._limit(len(data))
+        now_s = time.monotonic()
+        if now_s - self._second > 1:
+            self._second, self._lines, self._bytes = now_s, 0, 0
+        self._lines += 1
+        self._bytes += len(data)
+        if self._lines > _FLOOD_LINES or self._bytes > _FLOOD_BYTES:
+            raise TelemetryError(f"it flooded: {self._lines} lines and {self._bytes} bytes within a second")
         try:
             line = decode_line.decode(data)
         except UNDECODABLE as error:
@@ -106,15 +112,6 @@ class Child:
             if self._process.poll() is None:
                 self._process.kill()
                 self._process.returncode = -signal.SIGKILL  # no longer waited for; otherwise subprocess would warn
-
-    def _limit(self, size: int) -> None:
-        now_s = time.monotonic()
-        if now_s - self._second > 1:
-            self._second, self._lines, self._bytes = now_s, 0, 0
-        self._lines += 1
-        self._bytes += size
-        if self._lines > _FLOOD_LINES or self._bytes > _FLOOD_BYTES:
-            raise TelemetryError(f"it flooded: {self._lines} lines and {self._bytes} bytes within a second")
 
     async def _how_it_ended(self) -> str:
         if not await self._gone(1.0):

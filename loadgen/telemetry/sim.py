@@ -113,10 +113,8 @@ def observed(index: int, state: SimState, load: SimLoad, t_s: float) -> GpuSampl
     )
 
 
-def _processes(index: int, state: SimState, load: SimLoad) -> tuple[GpuProcess, ...]:
-    """A worker process of the server, once it has allocated memory."""
-    if not load.serving:
-        return ()
+def _processes(index: int, state: SimState) -> tuple[GpuProcess, ...]:
+    """A worker process of the server."""
     command = f"VLLM::Worker_TP{index}"
     held = int(state.hbm_bytes - _HBM_IDLE_BYTES)
     return (GpuProcess(_NO_PID + index, command, held, user="simulated", command=command, of_server=True),)
@@ -151,8 +149,10 @@ def open_sim(*, url: str | None = None, gpus: int = 8) -> Backend:
         states[:] = [step(index, state, load, last[0] - before[0]) for index, state in enumerate(states)]
         samples = [observed(index, state, load, last[0]) for index, state in enumerate(states)]
         if processes:
-            held = [_processes(index, state, load) for index, state in enumerate(states)]
-            samples = [msgspec.structs.replace(now, processes=each) for now, each in zip(samples, held, strict=True)]
+            samples = [
+                msgspec.structs.replace(now, processes=_processes(now.index, state) if load.serving else ())
+                for now, state in zip(samples, states, strict=True)
+            ]
         return tuple(samples)
 
     return Backend(opened=opened, sample=sample, close=client.close)

@@ -12,8 +12,7 @@ import pytest
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.schema.certificate import AcceptBegan, AcceptResumed, BoxSeen, Counted, PhaseBegan, PhaseEnded, RunMade
-from loadgen.store.accept_log import AcceptLog
-from loadgen.store.acceptance import CERTIFICATE, LINES, verify
+from loadgen.store.acceptance import CERTIFICATE, LINES, AcceptLog, verify
 from loadgen.store.runs import read_result
 from tests.accept.simulated import acceptance, carried_out, command, document, lines_of, profile, toml
 from tests.run.driving import left_behind

@@ -35,8 +35,7 @@ from loadgen.schema.result import RESULT
 from loadgen.schema.shared import RunState
 from loadgen.schema.snapshot import Snapshot
 from loadgen.schema.start import ServerResult
-from loadgen.store.accept_log import AcceptLog
-from loadgen.store.acceptance import LiveRun, read_lines, require_unchanged
+from loadgen.store.acceptance import AcceptLog, LiveRun, read_lines, require_unchanged
 from loadgen.store.recover import recover
 from loadgen.store.runs import claim_folder, has_result
 from loadgen.system import text_in

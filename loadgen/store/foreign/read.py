@@ -20,7 +20,7 @@ TOOLS = "vllm bench serve, SGLang, guidellm, aiperf, genai-perf, inference-perf,
 
 class _Tool(NamedTuple):
     name: str
-    keys: frozenset[str]  # all of them
+    keys: frozenset[str]  # of which a document has all
     read: Callable[[Sequence[bytes], str], Result]
     config_keys: frozenset[str] = frozenset()  # at least one of them in `input_config`
     several: bool = False  # whether a file may have several loads as documents
@@ -48,7 +48,13 @@ def read_foreign(document: bytes, name: str) -> Result | None:
 
     Raises `ValueError` if it has them, but with invalid values.
     """
-    document = _as_utf8(document)
+    if not document.strip():
+        raise ValueError("the file is empty")
+    if document.startswith(b"\x1f\x8b"):
+        raise ValueError("it is compressed; unpack it with gunzip")
+    encoding = json.detect_encoding(document)
+    if encoding != "utf-8":  # with a byte order mark, or UTF-16 or UTF-32
+        document = document.decode(encoding).encode()
     try:
         return _read(llm_d.as_json(document) or document, name)
     except msgspec.DecodeError as error:
@@ -58,16 +64,6 @@ def read_foreign(document: bytes, name: str) -> Result | None:
         except ValueError:
             raise error from None
         return _read(b"\n".join(json.dumps(value).encode() for value in values), name)
-
-
-def _as_utf8(document: bytes) -> bytes:
-    """The document without a byte order mark, and from UTF-16 or UTF-32; raises `ValueError` if it is no text."""
-    if not document.strip():
-        raise ValueError("the file is empty")
-    if document.startswith(b"\x1f\x8b"):
-        raise ValueError("it is compressed; unpack it with gunzip")
-    encoding = json.detect_encoding(document)
-    return document if encoding == "utf-8" else document.decode(encoding).encode()
 
 
 def _parts(document: bytes) -> Sequence[bytes]:

@@ -106,6 +106,10 @@ def _device(library: Library, index: int, handle: object) -> _AmdDevice:
     enumerated = _dict(library, "amdsmi_get_gpu_enumeration_info", handle)
     render = value_of(number(enumerated.get("drm_render")))
     mode = _dict(library, "amdsmi_get_gpu_virtualization_mode", handle).get("mode")
+    partition = value_of(number(_dict(library, "amdsmi_get_gpu_kfd_info", handle).get("current_partition_id")))
+    if partition is None:  # the library does not report it: the function of the PCI address
+        function = bdf.rpartition(".")[2] if bdf else ""
+        partition = int(function) if function.isdigit() else 0
     static = GpuStatic(
         index=index,
         vendor="amd",
@@ -118,7 +122,7 @@ def _device(library: Library, index: int, handle: object) -> _AmdDevice:
         engine_name=_clean(enumerated.get("hip_uuid")),
         device_file=None if render is None else f"/dev/dri/renderD{render}",
         socket=bdf.rpartition(".")[0] if bdf else f"amd-{index}",
-        partition=_partition(library, handle, bdf),
+        partition=partition,
         compute_partition=_text(library, "amdsmi_get_gpu_compute_partition", handle),
         memory_partition=_text(library, "amdsmi_get_gpu_memory_partition", handle),
         hbm_total_bytes=value_of(amount(usage.get("vram_total"), _MIB)),
@@ -147,15 +151,6 @@ def _limits(library: Library, handle: object) -> dict[str, Any]:
     }
 
 
-def _partition(library: Library, handle: object, bdf: str | None) -> int:
-    """The partition's number in its socket; the function of its PCI address if the library does not report it."""
-    reported = number(_dict(library, "amdsmi_get_gpu_kfd_info", handle).get("current_partition_id"))
-    if not isinstance(reported, Missing):
-        return int(reported)
-    function = bdf.rpartition(".")[2] if bdf else ""
-    return int(function) if function.isdigit() else 0
-
-
 def _sample_all(library: Library, devices: list[_AmdDevice], *, slow: bool, processes: bool) -> tuple[GpuSample, ...]:
     """All devices, each socket's first device before the others: its table has their activity, too."""
     sockets: dict[str, Table | Missing] = {}
@@ -163,8 +158,7 @@ def _sample_all(library: Library, devices: list[_AmdDevice], *, slow: bool, proc
     for device in sorted(devices, key=lambda device: device.static.partition):
         table = ELSEWHERE if device.secondary else library.gpu_metrics(device.handle)
         of_socket = sockets.setdefault(device.static.socket, table)
-        sample = _sample(library, device, table, of_socket, slow=slow, processes=processes)
-        found[device.static.index] = sample
+        found[device.static.index] = _sample(library, device, table, of_socket, slow=slow, processes=processes)
     return tuple(found[device.static.index] for device in devices)
 
 
@@ -198,7 +192,16 @@ def _sample(
         readings |= _slow(library, device)
     if processes:
         listed = library.ask("amdsmi_get_gpu_process_list", device.handle)
-        readings["processes"] = listed if isinstance(listed, Missing) else tuple(map(_process, listed))
+        if not isinstance(listed, Missing):
+            listed = tuple(
+                GpuProcess(
+                    each["pid"],
+                    harmless(text(each["name"]) or ""),
+                    value_of(amount(each["memory_usage"]["vram_mem"])),
+                )
+                for each in listed
+            )
+        readings["processes"] = listed
     values, missing = split(counted_once(readings, device.static))
     return GpuSample(index=device.static.index, t_s=t_s, missing=missing, **values)
 
@@ -224,11 +227,6 @@ def _links(library: Library, handle: object) -> tuple[Measured, Measured]:
         return answer, answer
     states = [state for state in answer["status"] if state in ("U", "D")]
     return states.count("U"), len(states)
-
-
-def _process(listed: dict[str, Any]) -> GpuProcess:
-    held = amount(listed["memory_usage"]["vram_mem"])
-    return GpuProcess(listed["pid"], harmless(text(listed["name"]) or ""), value_of(held))
 
 
 def _dict(library: Library, name: str, *arguments: object) -> dict[str, Any]:

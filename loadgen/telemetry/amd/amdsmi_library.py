@@ -96,7 +96,13 @@ class Library:
 
 def open_library() -> Library:
     """Import and initialise; raises `TelemetryError` with the exact mismatch or status."""
-    module = _imported()
+    try:
+        with _stdout_to_stderr():
+            module = importlib.import_module("amdsmi")
+    except ModuleNotFoundError as error:
+        raise TelemetryError(f"The Python package {error.name} is not installed: pip install amdsmi") from error
+    except (KeyError, AttributeError, ImportError, OSError) as error:
+        raise TelemetryError(_why_not(error)) from error
     found = _find()
     wrapper = importlib.import_module("amdsmi.amdsmi_wrapper")
     try:
@@ -141,16 +147,6 @@ def status_of(error: Exception) -> str:
     info = getattr(error, "get_error_info", None)
     words = str(info(False) if info else error).split() or [type(error).__name__]
     return words[0].removeprefix("AMDSMI_STATUS_")
-
-
-def _imported() -> Any:  # noqa: ANN401 - the wrapper has no types
-    try:
-        with _stdout_to_stderr():
-            return importlib.import_module("amdsmi")
-    except ModuleNotFoundError as error:
-        raise TelemetryError(f"The Python package {error.name} is not installed: pip install amdsmi") from error
-    except (KeyError, AttributeError, ImportError, OSError) as error:
-        raise TelemetryError(_why_not(error)) from error
 
 
 def _why_not(error: Exception) -> str:

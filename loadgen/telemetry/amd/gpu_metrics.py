@@ -179,22 +179,20 @@ def throttle_percent(table: Table | Missing, before: Residency | None) -> dict[s
     if isinstance(table, Missing):
         return table
     now = residency(table)
+    if now and before:
+        deltas = {name: now[name] - before[name] for name in now.keys() & before.keys()}
+        checks = deltas.pop("checks", 0)
+        if checks == 0:
+            return Missing("the counters have not moved")
+        if checks < 0 or min(deltas.values(), default=0) < 0:
+            return Missing("the counters were reset")
+        return {reason: min(100.0, 100 * delta / checks) for reason, delta in deltas.items()}
     if now:
-        return _shares(before, now) if before else Missing("needs two samples")
+        return Missing("needs two samples")
     bits = number(_field(table, "indep_throttle_status"), wide=True)
     if isinstance(bits, Missing):
         return Missing("neither counters nor bits of throttling")
     return {reason: 100.0 * any(int(bits) >> bit & 1 for bit in places) for reason, places in _STATUS_BITS.items()}
-
-
-def _shares(before: Residency, now: Residency) -> dict[str, float] | Missing:
-    deltas = {name: now[name] - before[name] for name in now.keys() & before.keys()}
-    checks = deltas.pop("checks", 0)
-    if checks == 0:
-        return Missing("the counters have not moved")
-    if checks < 0 or min(deltas.values(), default=0) < 0:
-        return Missing("the counters were reset")
-    return {reason: min(100.0, 100 * delta / checks) for reason, delta in deltas.items()}
 
 
 def _field(table: Table | Missing, name: str) -> object:

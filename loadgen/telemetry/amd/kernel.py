@@ -48,7 +48,10 @@ def compute_nodes(sysfs: Path) -> list[ComputeNode]:
         values = _properties(folder)
         location, domain = decimal(values.get("location_id", "")), decimal(values.get("domain", "0"))
         if location is not None and domain is not None:
-            arch = _arch(decimal(values.get("gfx_target_version", "")) or 0)
+            # The compiler's name of an architecture: 90402 is gfx942, and 90010 gfx90a.
+            version = decimal(values.get("gfx_target_version", "")) or 0
+            major, minor, stepping = version // 10_000, version // 100 % 100, version % 100
+            arch = f"gfx{major}{minor:x}{stepping:x}" if 0 < major < 100 else None
             found.append(ComputeNode(int(folder.name), gpu_id, domain, location, arch))
     return sorted(found)
 
@@ -63,12 +66,6 @@ def xgmi_peers(sysfs: Path, node: int) -> set[int]:
 def _properties(folder: Path) -> dict[str, str]:
     lines = (line.split(maxsplit=1) for line in text_in(folder / "properties").splitlines())
     return {words[0]: words[1] for words in lines if len(words) == 2}
-
-
-def _arch(version: int) -> str | None:
-    """The compiler's name of an architecture: 90402 is gfx942, and 90010 gfx90a."""
-    major, minor, stepping = version // 10_000, version // 100 % 100, version % 100
-    return f"gfx{major}{minor:x}{stepping:x}" if 0 < major < 100 else None
 
 
 def firmware(device: Path) -> dict[str, str] | None:

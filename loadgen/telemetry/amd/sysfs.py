@@ -118,38 +118,30 @@ def _sample(card: _Card, sysfs: Path, proc: Path, slow: bool, processes: bool) -
     table = card.table()
     readings: dict[str, object] = {
         "hbm_used_bytes": _amount(card.folder / "mem_info_vram_used"),
-        **_figures(card, table),
+        **gpu_metrics.readings(table),
         "throttle_percent": gpu_metrics.throttle_percent(table, card.before),
     }
+    # What the table lacks is in single files, each of which costs a query to the GPU.
+    for name, read in _SINGLE_FILES.items():
+        absent = readings[name]
+        if isinstance(absent, Missing) and table is not _ASLEEP:
+            readings[name] = first(read(card), absent)
     t_s = time.monotonic()
     card.before = gpu_metrics.residency(table) or card.before
     if slow:
         readings |= ecc_counts(card.folder / "ras")
         # Older drivers wake a suspended GPU to read its power cap.
         cap = _ASLEEP if table is _ASLEEP else _microwatts(card.hwmon / "power1_cap")
-        readings |= {"power_cap_w": cap, "links_up": first(gpu_metrics.links(table)[0], _linked(card, sysfs))}
+        linked: Measured = Missing("amdkfd does not list it")
+        if card.nodes:  # how many other GPUs it reaches over XGMI, according to amdkfd
+            peers = {peer for node in card.nodes for peer in xgmi_peers(sysfs, node.number)}
+            sockets = {node.socket for node in compute_nodes(sysfs) if node.number in peers}
+            linked = len(sockets - {card.nodes[0].socket})
+        readings |= {"power_cap_w": cap, "links_up": first(gpu_metrics.links(table)[0], linked)}
     if processes:
         readings["processes"] = _processes(sysfs, proc, [node.gpu_id for node in card.nodes])
     values, missing = split(counted_once(readings, card.static))
     return GpuSample(index=card.static.index, t_s=t_s, missing=missing, **values)
-
-
-def _linked(card: _Card, sysfs: Path) -> Measured:
-    """How many other GPUs it reaches over XGMI, according to amdkfd."""
-    if not card.nodes:
-        return Missing("amdkfd does not list it")
-    peers = {peer for node in card.nodes for peer in xgmi_peers(sysfs, node.number)}
-    sockets = {node.socket for node in compute_nodes(sysfs) if node.number in peers}
-    return len(sockets - {card.nodes[0].socket})
-
-
-def _figures(card: _Card, table: Table | Missing) -> dict[str, Measured]:
-    """The table's figures; missing ones from the driver's single files, each of which costs a query to the GPU."""
-    figures = gpu_metrics.readings(table)
-    for name, read in _SINGLE_FILES.items():
-        if isinstance(figures[name], Missing) and table is not _ASLEEP:
-            figures[name] = first(read(card), figures[name])
-    return figures
 
 
 def _processes(sysfs: Path, proc: Path, kfd_ids: Sequence[str]) -> tuple[GpuProcess, ...] | Missing:
