@@ -90,11 +90,6 @@ def on_host(bursts: Bursts | None, full_share: float | None) -> Bursts | None:
     return msgspec.structs.replace(bursts, held_back=None)
 
 
-def is_buffered(bursts: Bursts | None) -> bool:
-    """Whether something before the client held the output back."""
-    return bursts is not None and bursts.held_back is True
-
-
 def buffered_words(bursts: Bursts | None) -> str | None:
     """The verdict's message; None if nothing held the output back, or it is not known."""
     if bursts is None or not bursts.held_back:

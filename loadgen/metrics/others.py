@@ -120,12 +120,22 @@ class Traffic:
     def __init__(self) -> None:
         self.others: OthersTraffic | None = None
         """Others' traffic over the latest seconds that both sides have reported; None if unknown."""
-        self.own = OwnTraffic()  # our own part
+        self.own = OwnTraffic()
         self._unreported: EngineView | None = None  # a view whose span the ticks have not fully reported yet
 
     def tick(self, line: Ticked) -> bool:
         """Process a tick; returns whether `others` is new."""
-        self._add_own(line)
+        own = line.own
+        given_up = sum(delta.cancelled + delta.unfinished for delta in line.stages.values())
+        self.own.add(
+            line.t_s,
+            requests=line.client.requests + line.failed + given_up + own.requests,
+            prompt_tokens=line.client.input_tokens + own.input_tokens,
+            generation_tokens=line.client.output_tokens + own.output_tokens,
+            behind_s=line.behind_s,
+            held=line.held + own.open,
+            most_held=max(line.held, line.most_held) + own.open + own.requests,
+        )
         if line.engine is None or line.engine.between_s is None:
             self.others = self._unreported = None
             return False
@@ -135,20 +145,6 @@ class Traffic:
             return False
         self.others, self._unreported = others_now(self._unreported, self.own), None
         return True
-
-    def _add_own(self, line: Ticked) -> None:
-        failures = (delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values())
-        given_up = (delta.cancelled + delta.unfinished for delta in line.stages.values())
-        own = line.own
-        self.own.add(
-            line.t_s,
-            requests=line.client.requests + sum(failures) + sum(given_up) + own.requests,
-            prompt_tokens=line.client.input_tokens + own.input_tokens,
-            generation_tokens=line.client.output_tokens + own.output_tokens,
-            behind_s=line.behind_s,
-            held=line.held + own.open,
-            most_held=max(line.held, line.most_held) + own.open + own.requests,
-        )
 
 
 def others_now(engine: EngineView, own: OwnTraffic) -> OthersTraffic | None:

@@ -79,10 +79,13 @@ class ScoreDrift(Evidence):
     def add(self, difference: float) -> None:
         """Add a score minus the idle one of its text, in nats per token."""
         steps = [step * MIN_NOISE / self._noise for step in _STEPS]
-        self.gain([self._gain(side * difference, step) for side in (-1, 1) for step in steps])
-
-    def _gain(self, beyond: float, step: float) -> float:
-        return min(MAX_GAIN, step * (beyond - self._tolerance) - (step * self._noise) ** 2 / 2)
+        self.gain(
+            [
+                min(MAX_GAIN, step * (side * difference - self._tolerance) - (step * self._noise) ** 2 / 2)
+                for side in (-1, 1)
+                for step in steps
+            ]
+        )
 
 
 class AnswerDrift(Evidence):

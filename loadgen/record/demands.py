@@ -81,7 +81,7 @@ def criteria_of(
         raise ProfileError(f"{profile.name}: accept: {why}: give that load more requests, or a duration")
     found = [*demanded, *of_boxes]
     known = like.values if like is not None else {}
-    spreads = {key: _spread(values, len(values)) for key, values in known.items()}
+    spreads = {key: _spread(values) for key, values in known.items()}
     kept = [_with_spread(demand, accept, spreads) for demand in found if demand.phase in accept.phases]
     is_measured = any(demand.phase == "performance" and demand.direction != "none_of" for demand in kept)
     if "performance" in accept.phases and not is_measured:
@@ -231,14 +231,14 @@ def _like(boxes: OtherBoxes) -> Iterator[Demand]:
         yield demand_of(figure, direction, bound, source, load=load)
 
 
-def _spread(boxes: Sequence[Sequence[float]], count: int) -> Spread | None:
+def _spread(boxes: Sequence[Sequence[float]]) -> Spread | None:
     """How much starts of one box differ, over all boxes with several starts."""
     several = [starts for starts in boxes if len(starts) >= MIN_STARTS and fmean(starts) > 0]
     freedom = sum(len(starts) - 1 for starts in several)
     if not freedom:
         return None
     pooled = sum((len(starts) - 1) * variance(starts) / fmean(starts) ** 2 for starts in several) / freedom
-    return Spread(max(RESOLUTION, math.sqrt(pooled)), freedom, f"the starts of {count} acceptances that passed")
+    return Spread(max(RESOLUTION, math.sqrt(pooled)), freedom, f"the starts of {len(boxes)} acceptances that passed")
 
 
 def _with_spread(demand: Demand, accept: Accept, known: Mapping[tuple[str, str], Spread | None]) -> Demand:

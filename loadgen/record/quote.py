@@ -111,26 +111,23 @@ def judge(run: QuotedRun) -> Quote:
 
 
 def _run(result: Result, stages: Sequence[QuotedStage]) -> QuotedRun:
-    environment, started = result.environment, result.environment.get("server_command")
+    environment = result.environment
     reason = result.reason.partition("\n")[0]
     model = model_of(result)
+    faults = [f"{one.subject}: {one.text}" for one in merged(result.verdicts) if one.bad and one.id not in _OUTPUT]
+    is_measured = result.gpus and result.measured_by is None
     return QuotedRun(
         stages=stages,
         simulated=environment.get("engine") == "simulator",
         cut_short="" if result.state == "complete" else f"{result.state.replace('_', ' ')}: {reason.rstrip('.')}",
-        faults=_faults(result),
+        faults=faults or ([] if is_measured else None),
         named={
             "the model": None if model == "unknown model" else model,
             "the engine's version": environment.get("vllm_version"),
             "the GPUs": ", ".join(gpu.name for gpu in result.gpus) or None,
-            "how the server was started": " ".join(started or ()) or None,
+            "how the server was started": " ".join(environment.get("server_command") or ()) or None,
         },
     )
-
-
-def _faults(result: Result) -> list[str] | None:
-    found = [f"{one.subject}: {one.text}" for one in merged(result.verdicts) if one.bad and one.id not in _OUTPUT]
-    return found or ([] if result.gpus and result.measured_by is None else None)
 
 
 def _quoted(result: Result, stage: StageResult) -> QuotedStage:

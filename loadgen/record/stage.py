@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.format import counted
 from loadgen.metrics.batch_means import BatchMeans
-from loadgen.metrics.bursts import bursts_of, is_buffered
+from loadgen.metrics.bursts import bursts_of
 from loadgen.metrics.client_limit import MAX_COALESCED, MIN_FOR_SHARE, ClientFacts, cap_held_back, client_limit
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.hits import hits_of
@@ -338,7 +338,8 @@ class StageRecord:
 
     def _own_path_limit(self) -> str | None:
         """Why this host's own way to the server was the limit; None if it was not, or other hosts fare the same."""
-        if self._whole is None or not is_buffered(self.bursts):
+        bursts = self.bursts
+        if self._whole is None or bursts is None or not bursts.held_back:
             return None
         others = (part for part in self._whole.hosts if part.client.counters["reads"] >= MIN_FOR_SHARE)
         smooth = next((part.host for part in others if (part.client.coalesced_share or 0.0) <= MAX_COALESCED), None)

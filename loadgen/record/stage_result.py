@@ -38,7 +38,6 @@ from loadgen.schema.result import (
 )
 from loadgen.schema.samples import GpuStatic
 
-_NO_PRICE = Price()
 _REQUESTS = tuple(name for name in Requests.__struct_fields__ if name in COUNTERS)
 
 
@@ -51,9 +50,9 @@ def stage_result(
     urls: Sequence[str],
     machine: StageHardware,
     canaries: CanaryRecord,
-    price: Price = _NO_PRICE,
-    stages: Iterable[StageRecord] = (),
-    with_hdr: bool = True,
+    price: Price,
+    stages: Iterable[StageRecord],
+    with_hdr: bool,
 ) -> StageResult:
     """The figures of a stage, over or not; `urls` are those of the servers, if there are several.
 

@@ -58,7 +58,7 @@ class RunTimeline:
             hits.update({name: one.counters[name] for name in HIT_COUNTS})
             for name, histograms in latency.items():
                 histograms += [one.latency[key] for key in (name, f"warmup_{name}") if key in one.latency]
-        self._recent.append(_Tick(line.t_s, latency, hits, _failed(line), line.client.requests))
+        self._recent.append(_Tick(line.t_s, latency, hits, line.failed, line.client.requests))
         while self._recent[0].t_s <= line.t_s - RECENT_S:
             self._recent.popleft()
         point = self._point(line, running, others)
@@ -95,7 +95,7 @@ class RunTimeline:
             ttft_p99_ms=ttft.percentile_ms(99),
             tpot_p50_ms=tpot.percentile_ms(50),
             tpot_p99_ms=tpot.percentile_ms(99),
-            errors=_failed(line),
+            errors=line.failed,
             engine_running=engine.running,
             engine_waiting=engine.waiting,
             kv_usage=engine.kv_usage,
@@ -123,7 +123,3 @@ class RunTimeline:
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else round(100 * share, 2)
-
-
-def _failed(line: Ticked) -> int:
-    return sum(delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values())

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from loadgen.format import UNKNOWN, counted, exact, exact_percent
-from loadgen.metrics.bursts import is_buffered
 from loadgen.metrics.stall import STALLED
 from loadgen.metrics.verdicts import merged
 from loadgen.report.notes import Note, has_numbers
@@ -271,7 +270,7 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Note:
         return Note(question, Bad(why))
     if result.measured_by is not None:
         return Note(question, f"Not known: {result.measured_by} does not say whether its client kept up.")
-    if any(is_buffered(stage.bursts) for stage in stages):
+    if any(stage.bursts is not None and stage.bursts.held_back for stage in stages):
         return Note(question, Bad("Not known: something between engine and client holds the streams back."))
     most = max(stages, key=_output)
     found = {one.id: one.text for one in most.verdicts}

@@ -219,6 +219,10 @@ class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
         """Whether output arrived; headers do not count: a server whose engine is stuck still sends them."""
         return self.client.output_tokens > 0 or self.client.requests > 0
 
+    @property
+    def failed(self) -> int:
+        return sum(delta.failed + delta.warmup_failed + delta.carried_failed for delta in self.stages.values())
+
 
 class HostsJoined(msgspec.Struct, frozen=True, tag=True):
     """The load comes from these hosts, not from this machine."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.metrics.difference import Estimate
+from loadgen.metrics.frontier import Price
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import StageMetrics
 from loadgen.record.figures import figures_of
@@ -106,6 +107,9 @@ def result_of(stage: StageRecord, limits: Limits = NO_LIMITS) -> StageResult:
         urls=[],
         machine=StageHardware(),
         canaries=CanaryRecord(),
+        price=Price(),
+        stages=[stage],
+        with_hdr=True,
     )
 
 
