@@ -408,10 +408,10 @@ def _about(count: float) -> str:
 
 
 def merged(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Each text once, with all its subjects: `gpu 0-7`."""
-    alike: defaultdict[str, list[Verdict]] = defaultdict(list)
+    """Each text once, with all its subjects: `gpu 0-7`; apart for those that need attention and those that do not."""
+    alike: defaultdict[tuple[str, bool], list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
-        alike[verdict.text].append(verdict)
+        alike[verdict.text, verdict.bad].append(verdict)
     found = []
     for same in alike.values():
         names = [one.subject.removeprefix("gpu ") for one in same]

@@ -13,10 +13,12 @@ from loadgen.metrics.verdicts import (
     gpu_verdicts,
     kv_limit,
     memory_rate,
+    merged,
     queueing,
     stage_verdicts,
 )
 from loadgen.parts import PARTS
+from loadgen.schema.finding import Verdict
 from loadgen.schema.samples import GpuSample, GpuStatic
 from tests.telemetry.test_h100 import capture, phase
 
@@ -280,3 +282,9 @@ def test_the_row_of_a_gpu_shows_what_needs_the_operator() -> None:
     found = gpu_verdicts([gpu(now={"pcie_width": 8, "power_cap_w": 500.0})])
     assert flags(found, 5) == ("PCIe x8 of x16",)
     assert flags(found, 4) == ()
+
+
+def test_a_bad_verdict_is_not_merged_with_one_that_only_explains() -> None:
+    """The first GPU is not the server's: what it has is no fault of the run, but the same at the others is."""
+    found = [Verdict("throttled", f"gpu {index}", "THROTTLED hbm 18%", bad=index > 0) for index in range(4)]
+    assert [(one.subject, one.bad) for one in merged(found)] == [("gpu 0", False), ("gpu 1-3", True)]
