@@ -65,7 +65,7 @@ class Stall(NamedTuple):
         seen = ", ".join(f"{value:.0f}{what}" for value, what in figures if value is not None)
         head = "stalled" if self.is_certain else "no output"
         head = f"{self.server} {head}" if self.server else head
-        return f"{head} for {lasted_s:.0f} s: {WORDS[self.kind]} ({seen})"
+        return f"{head} for {lasted_s:.0f} s: {WORDS[self.kind]}{f' ({seen})' if seen else ''}"
 
 
 class StallWatch:

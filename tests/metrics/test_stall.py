@@ -53,6 +53,12 @@ def test_a_stall_has_the_kind_that_is_seen(changes: dict[str, object], kind: Sta
     assert (found.stall.kind, found.stall.since_s) == (kind, 20)
 
 
+def test_a_stall_of_an_engine_without_gauges_has_no_figures() -> None:
+    found, _ = watch([*talk(0, 10), *silence(10, 60, engine=EngineView(generation_tokens_per_s=0.0))])
+    assert found.stall is not None
+    assert found.stall.words(60.0) == "stalled for 50 s: requests are open, but no token comes"
+
+
 def test_a_stall_that_clears_is_returned_with_its_length() -> None:
     found, [ended] = watch([*talk(0, 10), *silence(10, 80), *talk(80, 90)])
     assert found.stall is None
