@@ -253,7 +253,12 @@ class Histogram:
         together = Histogram()
         together.add(self)
         together.add(censored)
-        bounds = [name for name, percent in _PERCENTILES.items() if self._is_bound(together, percent)]
+        bounds = []
+        for name, percent in _PERCENTILES.items():
+            rank = max(1, math.ceil(round(percent / 100 * together.count, 9)))
+            # It would change if all censored values were infinite.
+            if rank > self.count or self.percentile_us(100 * rank / self.count) != together.percentile_us(percent):
+                bounds.append(name)
         if not self.count or censored.min_us < self.min_us:
             bounds.append("min")
         return msgspec.structs.replace(
@@ -263,13 +268,6 @@ class Histogram:
             censored=censored.count,
             lower_bounds=("mean", *bounds, "max"),
         )
-
-    def _is_bound(self, together: Histogram, percent: float) -> bool:
-        """Whether a percentile would change if all censored values were infinite."""
-        rank = max(1, math.ceil(round(percent / 100 * together.count, 9)))
-        if rank > self.count:
-            return True
-        return self.percentile_us(100 * rank / self.count) != together.percentile_us(percent)
 
     def hdr(self) -> str:
         """HdrHistogram's own V2 encoding (base64), readable by its tools in any language."""

@@ -12,7 +12,7 @@ from statistics import fmean, variance
 
 import msgspec
 
-from loadgen.criteria import PHASES, Direction, PhaseName, figure_kind
+from loadgen.criteria import EXACT_MATCH, PHASES, Direction, PhaseName, figure_kind
 from loadgen.errors import ProfileError
 from loadgen.metrics.acceptance import FALSE_FAIL, MIN_STARTS, RESOLUTION, prediction_limit, requests_needed
 from loadgen.profile.accept import Accept, AcceptCriterion
@@ -91,8 +91,13 @@ def criteria_of(
         )
     order = list(PHASES)
     kept.sort(key=lambda demand: order.index(demand.phase))
-    untested = [why for key, why in few.items() if "performance" in accept.phases and key not in own]
-    return tuple(kept), (*_not_tested(accept, kept), *untested)
+
+    untested = [f"{phase}: not asked for" for phase in PHASES if phase not in accept.phases]
+    if "output" in accept.phases and not any(one.figure == EXACT_MATCH for one in kept):
+        untested.append(f"output: no share of right answers is demanded ({EXACT_MATCH})")
+    if "performance" in accept.phases:
+        untested += [why for key, why in few.items() if key not in own]
+    return tuple(kept), tuple(untested)
 
 
 def _too_few(demand: Demand, sent: Mapping[str, int]) -> str:
@@ -105,14 +110,6 @@ def _too_few(demand: Demand, sent: Mapping[str, int]) -> str:
 
 def _key(demand: Demand) -> tuple[str, str, str]:
     return demand.figure, demand.load, demand.direction
-
-
-def _not_tested(accept: Accept, demands: Sequence[Demand]) -> Iterator[str]:
-    for phase in PHASES:
-        if phase not in accept.phases:
-            yield f"{phase}: not asked for"
-    if "output" in accept.phases and not any(one.figure == "exact_match_percent" for one in demands):
-        yield "output: no share of right answers is demanded (exact_match_percent)"
 
 
 def demand_of(

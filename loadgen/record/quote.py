@@ -175,7 +175,7 @@ def _behind(stage: StageResult) -> str | None:
 
 
 def _known(result: Result, stage: StageResult) -> Iterator[str]:
-    """The rules for whose verdicts a stage has the evidence; another tool's file has none."""
+    """The rules for whose verdicts a stage has the evidence."""
     if result.measured_by is None:
         yield "client"
     if stage.others is not None:
@@ -261,16 +261,17 @@ def _few_requests(run: QuotedRun) -> RuleOutcome:
 def _steps(stages: Sequence[QuotedStage]) -> Iterator[tuple[QuotedStage, QuotedStage]]:
     """Each load with the next higher one that differs in nothing else."""
     for low in stages:
-        above = [one for one in stages if one.load > low.load and _are_alike(low, one)]
+        above = [
+            one
+            for one in stages
+            if one.load > low.load
+            and (one.kind, one.concurrency is None) == (low.kind, low.concurrency is None)
+            # Other tools' lengths are measured means.
+            and math.isclose(one.isl, low.isl, rel_tol=SAME_LENGTH)
+            and math.isclose(one.osl, low.osl, rel_tol=SAME_LENGTH)
+        ]
         if above:
             yield low, min(above, key=lambda one: one.load)
-
-
-def _are_alike(a: QuotedStage, b: QuotedStage) -> bool:
-    """Whether two stages have the same kind of load; other tools' lengths are measured means."""
-    lengths = ((a.isl, b.isl), (a.osl, b.osl))
-    is_same_loop = (a.concurrency is None) == (b.concurrency is None)
-    return is_same_loop and a.kind == b.kind and all(abs(x - y) <= SAME_LENGTH * max(x, y) for x, y in lengths)
 
 
 def _identical_levels(run: QuotedRun) -> RuleOutcome:

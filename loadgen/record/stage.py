@@ -104,9 +104,15 @@ class StageRecord:
 
     def part(self, number: int) -> StageRecord:
         """One server's part, if there are several; created when first used."""
-        while len(self.parts) <= number:
-            self.parts.append(StageRecord(self.started, self))
-        return self.parts[number]
+        return self._part_in(self.parts, number)
+
+    def host_part(self, number: int) -> StageRecord:
+        return self._part_in(self.hosts, number)
+
+    def _part_in(self, parts: list[StageRecord], number: int) -> StageRecord:
+        while len(parts) <= number:
+            parts.append(StageRecord(self.started, self))
+        return parts[number]
 
     def add_host(self, number: int, name: str, tick: HostTick, span_s: float) -> None:
         """Add what the workers of a host did in a tick of the running stage."""
@@ -114,12 +120,6 @@ class StageRecord:
         part.host, part.host_tick = name, tick
         part.host_lost |= tick.lost
         part.add_client(tick.client, span_s=span_s, workers=tick.sharing or tick.workers)
-
-    def host_part(self, number: int) -> StageRecord:
-        """One host's part, if there are several; created when first used."""
-        while len(self.hosts) <= number:
-            self.hosts.append(StageRecord(self.started, self))
-        return self.hosts[number]
 
     def add_client(self, delta: ClientDelta, *, span_s: float, workers: int) -> None:
         self.client.add(delta)
