@@ -140,7 +140,9 @@ class LiveSessions:
         if inside is not None:
             start = inside[0] + (inside[1] - inside[0]) * draw(self._seed, 0, over_all, "start")
         salt = number if self.wanted.salt == "play" else trace
-        play = Play(self._reader.tree(trace), self.wanted.rules, salt=salt, start=start)
+        max_gap_s, max_context = self.wanted.max_gap_s, self.wanted.max_context
+        tree = self._reader.tree(trace)
+        play = Play(tree, max_gap_s=max_gap_s, max_context=max_context, salt=salt, start=start)
         session = self._live[number] = _Live(number, trace, play, time.monotonic_ns(), start is None)
         self._counts.begun += 1
         self._counts.begun_inside += start is not None

@@ -152,7 +152,7 @@ def _indexed_trace(path: Path, file: BinaryIO, index: BinaryIO, options: TraceOp
         isl += row.isl
         osl += row.osl
         longest = max(longest, row.isl + row.osl)
-    if trace.disorder is not None and trace.disordered:
+    if trace.disorder is not None:
         raise malformed(KEY, path, *trace.disorder)
     if not records:
         raise ProfileError(f"{KEY}: {path}: {trace.emptiness}")

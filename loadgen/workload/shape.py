@@ -15,7 +15,6 @@ from loadgen.profile.load import Load, SessionSettings
 from loadgen.workload.data import Dataset, index_dataset
 from loadgen.workload.sessions.data import Sessions
 from loadgen.workload.sessions.index import index_sessions
-from loadgen.workload.sessions.play import PlayRules
 from loadgen.workload.traces import TraceOptions
 from loadgen.workload.work import Work
 
@@ -71,7 +70,8 @@ def _shape_of_sessions(load: Load, wanted: SessionSettings) -> Shape:
         raise ProfileError('load.sessions.history = "server": needs load.endpoint = "chat" or "responses"')
     sessions = Sessions(
         data=data,
-        rules=PlayRules(max_gap_s=wanted.max_gap, max_context=wanted.max_context),
+        max_gap_s=wanted.max_gap,
+        max_context=wanted.max_context,
         start=wanted.start_between if wanted.start == "inside" else None,
         history=wanted.history,
         salt=wanted.salt,

@@ -107,7 +107,7 @@ class TraceReader:
         self._origin_s = self._last_s = 0.0
         self._rows = 0
         self._left_out: Counter[str] = Counter()
-        self.disorder: tuple[int, str] | None = None  # line of the first row out of order, and what is wrong with it
+        self._disorder: tuple[int, str] | None = None  # line of the first row out of order, and what is wrong with it
         self.over = False  # no later row is to be sent
         self.shares = False  # some row has `hash_ids`
         self._prefixes: set[int] = set()
@@ -155,7 +155,7 @@ class TraceReader:
     def _note_disorder(self, row: TraceRow, number: int) -> None:
         self._left_out[_DISORDER] += 1
         early = f"this one is {self._last_s - row.at_s:g} s before that of an earlier row"
-        self.disorder = self.disorder or (number, f"expected ascending timestamps; {early}; sort the file by them")
+        self._disorder = self._disorder or (number, f"expected ascending timestamps; {early}; sort the file by them")
 
     def _unusable(self, row: TraceRow) -> str | None:
         """Why a row cannot be sent; None if it can."""
@@ -185,9 +185,9 @@ class TraceReader:
         return ", ".join(f"{counted(number, 'row')} {why}" for why, number in self._left_out.items())
 
     @property
-    def disordered(self) -> bool:
-        """Whether so many rows are out of order that leaving them out would make it another trace."""
-        return self._left_out[_DISORDER] > _MAX_DISORDER * self._rows
+    def disorder(self) -> tuple[int, str] | None:
+        """The first row out of order, if there are so many that leaving them out would make it another trace."""
+        return self._disorder if self._left_out[_DISORDER] > _MAX_DISORDER * self._rows else None
 
     def note(self, records: int, span_s: float) -> str:
         """Describe what is sent of it and what is not."""

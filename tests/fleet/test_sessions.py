@@ -11,7 +11,6 @@ from loadgen.fleet.tick import FleetTick
 from loadgen.schema.deltas import SESSION_COUNTERS
 from loadgen.stream.request import RequestTemplate, SessionHeaders, common_fields, request_template
 from loadgen.workload.sessions.data import SessionData, Sessions
-from loadgen.workload.sessions.play import PlayRules
 from loadgen.workload.work import Work
 from tests.engines import Simulator, simulator
 from tests.fleet.test_fleet import Driven, driven
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("little_patience")
 # Contexts of a few hundred tokens, and pauses of at most 20 ms: a session is over within seconds.
 SHORT = Sessions(
     data=SessionData(form="generated", sessions=1000, seed=3, scale=0.001),
-    rules=PlayRules(max_gap_s=0.02),
+    max_gap_s=0.02,
     start=(0.0, 1.0),
 )
 

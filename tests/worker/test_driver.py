@@ -18,7 +18,6 @@ from loadgen.worker import driver as driver_module
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import BeginStage, Configure, Vocabulary, prompts_of
 from loadgen.workload.sessions.data import SessionData, Sessions
-from loadgen.workload.sessions.play import PlayRules
 from loadgen.workload.work import Work
 from tests.server.fakes import eventually
 
@@ -298,7 +297,7 @@ async def test_conversations_that_lose_the_server_keep_nothing() -> None:
 
 async def test_sessions_after_a_stage_without_load_are_others() -> None:
     """The server's cache may still have the earlier ones."""
-    sessions = Sessions(SessionData(form="generated", sessions=50, seed=2, scale=0.001), PlayRules(max_gap_s=0.0))
+    sessions = Sessions(SessionData(form="generated", sessions=50, seed=2, scale=0.001), max_gap_s=0.0)
     stage = Stage(concurrency=2, rate=None, isl=8, osl=4, work=Work(sessions=sessions))
 
     def numbers(driver: Driver) -> set[int]:

@@ -18,12 +18,11 @@ from loadgen.worker.sessions import LiveSessions
 from loadgen.workload.prompts import FALLBACK_IDS, token_prompts
 from loadgen.workload.sessions.ceiling import Ceilings
 from loadgen.workload.sessions.data import SessionData, SessionReader, Sessions
-from loadgen.workload.sessions.play import PlayRules
 
 PROMPTS = token_prompts(FALLBACK_IDS, 5)
 SHORT = Sessions(
     data=SessionData(form="generated", sessions=50, seed=2, scale=0.001),
-    rules=PlayRules(max_gap_s=0.0),
+    max_gap_s=0.0,
     start=(0.0, 1.0),
 )
 USAGE_WITHOUT_HITS = Usage(prompt_tokens=100, prompt_tokens_details=PromptDetails(cached_tokens=0))

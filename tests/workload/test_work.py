@@ -121,7 +121,7 @@ def test_sessions_are_the_shape_of_their_load() -> None:
     shape = shape_of(load, 256, 128)
     sessions = shape.work.sessions
     assert sessions is not None
-    assert (sessions.start, sessions.rules.max_gap_s) == ((0.25, 0.75), 5)
+    assert (sessions.start, sessions.max_gap_s) == ((0.25, 0.75), 5)
     assert (shape.isl, shape.osl) == (sessions.data.isl, sessions.data.osl)
     assert shape.work.longest(256, 128) == sessions.data.longest > 10_000
     assert shape.work.repeats

@@ -18,7 +18,7 @@ import numpy as np
 
 from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts, RequestContent
 from loadgen.workload.sessions.generated import generated_tree
-from loadgen.workload.sessions.play import Play, PlayRules
+from loadgen.workload.sessions.play import Play
 from loadgen.workload.sessions.tree import COMMON, SessionTree
 
 SAMPLE, GENERATED = "sample", "generated"
@@ -62,7 +62,8 @@ class Sessions(msgspec.Struct, frozen=True, omit_defaults=True):
     """The sessions that a load plays, and how."""
 
     data: SessionData
-    rules: PlayRules = PlayRules()
+    max_gap_s: float | None = None  # longer gaps of the recording are cut to this
+    max_context: int | None = None  # a session ends before a request with more tokens than this, prompt and answer
     start: tuple[float, float] | None = None  # shares of the recording between which the first plays begin
     history: Literal["recorded", "server"] = "recorded"  # whose answers later requests repeat
     salt: Literal["play", "session"] = "play"  # what has prompts of its own

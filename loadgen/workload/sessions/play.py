@@ -16,13 +16,6 @@ from loadgen.workload.sessions.tree import SessionTree
 PlayEnd = Literal["finished", "context", "failed", "stopped"]
 
 
-class PlayRules(msgspec.Struct, frozen=True):
-    """What a play changes of the recording."""
-
-    max_gap_s: float | None = None  # longer gaps are cut to this
-    max_context: int | None = None  # a session ends before a request with more tokens than this, prompt and answer
-
-
 class Due(msgspec.Struct, frozen=True, gc=False):
     """A request to send."""
 
@@ -35,12 +28,25 @@ class Due(msgspec.Struct, frozen=True, gc=False):
 class Play:
     """A live session."""
 
-    def __init__(self, tree: SessionTree, rules: PlayRules, *, salt: int = 0, start: float | None = None) -> None:
-        """`salt` makes its prompts differ from those of other plays; `start` is the share of its time to skip."""
+    def __init__(
+        self,
+        tree: SessionTree,
+        *,
+        max_gap_s: float | None = None,
+        max_context: int | None = None,
+        salt: int = 0,
+        start: float | None = None,
+    ) -> None:
+        """`salt` makes its prompts differ from those of other plays; `start` is the share of its time to skip.
+
+        Longer gaps are cut to `max_gap_s`; it ends before a request with more tokens than `max_context`, prompt and
+        answer.
+        """
         self.tree = tree
         self.salt = salt
         self.ended: PlayEnd | None = None
-        self._rules = rules
+        self._max_gap_s = max_gap_s
+        self._max_context = max_context
         sent = next((index for index in range(len(tree.requests)) if self._too_long(index)), len(tree.requests))
         self._start_s = None if start is None or not sent else start * tree.requests[sent - 1].at_s
         self._followers: list[list[int]] = [[] for _ in tree.requests]
@@ -139,18 +145,18 @@ class Play:
         return due
 
     def _too_long(self, index: int) -> bool:
-        request, longest = self.tree.requests[index], self._rules.max_context
-        return longest is not None and request.isl + request.osl > longest
+        request = self.tree.requests[index]
+        return self._max_context is not None and request.isl + request.osl > self._max_context
 
     def _after_gap(self, index: int) -> Due:
-        request, longest_s = self.tree.requests[index], self._rules.max_gap_s
+        request = self.tree.requests[index]
         gap_s = request.gap_s
         if self._start_s is not None and all(
             self.tree.requests[before].at_s < self._start_s for before in request.after
         ):
             # Part of this gap was over at the start.
             gap_s = min(gap_s, max(0.0, request.at_s - self._start_s))
-        waited_s = gap_s if longest_s is None else min(gap_s, longest_s)
+        waited_s = gap_s if self._max_gap_s is None else min(gap_s, self._max_gap_s)
         return Due(index, waited_s, gap_s - waited_s)
 
     def _give(self, due: Due) -> Due:

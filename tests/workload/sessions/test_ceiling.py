@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.workload.sessions.ceiling import Ceilings
-from loadgen.workload.sessions.play import Play, PlayRules
+from loadgen.workload.sessions.play import Play
 from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, session_tree
 
 
@@ -47,7 +47,7 @@ PLAYS = st.lists(st.lists(st.text("ab", min_size=1, max_size=7), min_size=1, max
 
 @given(PLAYS, st.randoms(use_true_random=False))
 def test_hits_equal_those_of_a_cache_simulated_token_by_token(prompts: list[list[str]], random: Random) -> None:
-    plays = [Play(tree_of(*words), PlayRules(), salt=number) for number, words in enumerate(prompts)]
+    plays = [Play(tree_of(*words), salt=number) for number, words in enumerate(prompts)]
     order = [number for number, words in enumerate(prompts) for _ in words]
     random.shuffle(order)
     caches, ceilings = {size: TokenCache(size) for size in (*range(1, 30), 10_000)}, Ceilings()
@@ -69,13 +69,13 @@ def test_the_turns_of_the_published_example_hit_ten_of_its_nineteen_blocks() -> 
         RecordedRequest(7, 9, 4, 1, 1, [1, 2, 20, 21]),
         RecordedRequest(10, 13, 7, 1, 0, [1, 2, 3, 4, 5, 6, 7]),
     ]
-    play = Play(session_tree("x1", 1, recorded, (None, 0)), PlayRules())
+    play = Play(session_tree("x1", 1, recorded, (None, 0)))
     ceilings = Ceilings()
     assert [ceilings.sent(play, index).infinite for index in range(4)] == [0, 2, 3, 5]
 
 
 def test_plays_of_one_session_share_only_the_common_prefix() -> None:
     tree, ceilings = tree_of("aaab", "aaabb"), Ceilings()
-    first, second = (Play(tree, PlayRules(), salt=salt) for salt in (1, 2))
+    first, second = (Play(tree, salt=salt) for salt in (1, 2))
     sent = [(first, 0), (second, 0), (second, 1), (first, 1)]
     assert [ceilings.sent(play, index, 3).infinite for play, index in sent] == [0, 3, 4, 4]

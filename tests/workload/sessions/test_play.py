@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.workload.sessions.generated import generated_tree
-from loadgen.workload.sessions.play import Due, Play, PlayRules
+from loadgen.workload.sessions.play import Due, Play
 from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, session_tree
-
-NO_RULES = PlayRules()
 
 
 def tree_with_a_sub_agent() -> SessionTree:
@@ -35,7 +33,7 @@ def finish(play: Play, due: list[Due]) -> list[int]:
 
 
 def test_requests_are_due_once_all_that_they_wait_for_is_answered() -> None:
-    play = Play(tree_with_a_sub_agent(), NO_RULES)
+    play = Play(tree_with_a_sub_agent())
     assert play.begin() == [Due(0)]
     assert play.answered(0) == [Due(1, gap_s=1)]
     assert play.answered(1) == [Due(2, gap_s=2)]
@@ -47,18 +45,18 @@ def test_requests_are_due_once_all_that_they_wait_for_is_answered() -> None:
 
 
 def test_long_gaps_are_cut_and_what_was_cut_is_known() -> None:
-    play = Play(tree_with_a_sub_agent(), PlayRules(max_gap_s=1.5))
+    play = Play(tree_with_a_sub_agent(), max_gap_s=1.5)
     assert [play.begin(), play.answered(0), play.answered(1)] == [[Due(0)], [Due(1, 1.0)], [Due(2, 1.5, 0.5)]]
 
 
 def test_a_session_ends_before_its_first_request_that_is_too_long() -> None:
-    play = Play(tree_with_a_sub_agent(), PlayRules(max_context=136))
+    play = Play(tree_with_a_sub_agent(), max_context=136)
     assert finish(play, play.begin()) == [0, 1, 2]
     assert (play.ended, play.drained) == ("context", True)
 
 
 def test_a_start_inside_primes_each_agent_that_is_at_work() -> None:
-    play = Play(tree_with_a_sub_agent(), NO_RULES, start=0.2)  # at 4 s
+    play = Play(tree_with_a_sub_agent(), start=0.2)  # at 4 s
     assert play.begin() == [Due(0, priming=True), Due(1, priming=True)]
     assert play.answered(0) == []
     assert play.answered(1) == [Due(2, gap_s=1)]  # a second of its two had passed
@@ -66,20 +64,20 @@ def test_a_start_inside_primes_each_agent_that_is_at_work() -> None:
 
 
 def test_a_start_after_a_sub_agent_does_not_send_it() -> None:
-    play = Play(tree_with_a_sub_agent(), NO_RULES, start=0.4)
+    play = Play(tree_with_a_sub_agent(), start=0.4)
     assert play.begin() == [Due(0, priming=True)]
     assert play.answered(0) == [Due(3, gap_s=2)]
 
 
 def test_a_start_is_before_the_first_request_that_is_too_long() -> None:
-    play = Play(tree_with_a_sub_agent(), PlayRules(max_context=250), start=1.0)
+    play = Play(tree_with_a_sub_agent(), max_context=250, start=1.0)
     assert play.begin() == [Due(0, priming=True)]
     assert finish(play, play.answered(0)) == [3]
     assert play.ended == "context"
 
 
 def test_a_failed_sub_agent_is_not_waited_for() -> None:
-    play = Play(tree_with_a_sub_agent(), NO_RULES)
+    play = Play(tree_with_a_sub_agent())
     play.begin()
     play.answered(0)
     assert finish(play, play.failed(1)) == [3, 4]
@@ -87,13 +85,13 @@ def test_a_failed_sub_agent_is_not_waited_for() -> None:
 
 
 def test_a_failed_turn_of_the_root_ends_the_session() -> None:
-    play = Play(tree_with_a_sub_agent(), NO_RULES)
+    play = Play(tree_with_a_sub_agent())
     play.begin()
     assert (play.failed(0), play.ended, play.drained) == ([], "failed", True)
 
 
 def test_a_stopped_session_drains_with_its_open_requests() -> None:
-    play = Play(tree_with_a_sub_agent(), NO_RULES)
+    play = Play(tree_with_a_sub_agent())
     play.begin()
     play.end("stopped")
     assert not play.drained
@@ -105,7 +103,7 @@ def test_every_play_drains_and_sends_nothing_twice_or_too_early(
     number: int, start: float | None, failures: list[bool]
 ) -> None:
     tree = generated_tree(1, number, scale=0.01)
-    play = Play(tree, NO_RULES, start=start)
+    play = Play(tree, start=start)
     due, answered, sent = play.begin(), set[int](), list[int]()
     fails = iter(failures)
     while due:

@@ -13,7 +13,7 @@ from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_pr
 from loadgen.workload.sessions.ceiling import Ceilings
 from loadgen.workload.sessions.data import SessionData, Sessions, SessionWriter
 from loadgen.workload.sessions.generated import generated_tree
-from loadgen.workload.sessions.play import Play, PlayRules
+from loadgen.workload.sessions.play import Play
 from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, common_start, session_tree
 
 DATA = SessionData(form="generated", sessions=1)
@@ -37,7 +37,7 @@ def ids_of(writer: SessionWriter, play: Play, index: int) -> list[int]:
 
 def test_prompts_of_a_play_begin_alike_as_far_as_the_recorded_ones() -> None:
     prompts = ["ab", "abc", "abd", "abx", "a", "cab"]
-    play = Play(tree_of(*prompts), PlayRules(), salt=5)
+    play = Play(tree_of(*prompts), salt=5)
     writer = SessionWriter(Sessions(DATA), token_prompts(FALLBACK_IDS, 1))
     for one, first in enumerate(prompts):
         for other, second in enumerate(prompts):
@@ -49,14 +49,14 @@ def test_prompts_of_a_play_begin_alike_as_far_as_the_recorded_ones() -> None:
 def test_plays_share_the_common_prefix_and_nothing_else(common: int) -> None:
     tree = tree_of("abc", "abcd")
     writer = SessionWriter(Sessions(DATA, common_prefix=common), token_prompts(FALLBACK_IDS, 1))
-    first, second = (ids_of(writer, Play(tree, PlayRules(), salt=salt), 1) for salt in (1, 2))
+    first, second = (ids_of(writer, Play(tree, salt=salt), 1) for salt in (1, 2))
     assert common_start(first, second) == min(common, 3 * 32)  # what the second turn adds is never common
 
 
 def test_a_chat_holds_the_servers_answers_and_begins_anew_where_the_context_was_cut() -> None:
     tree = tree_of("ab", "abcd", "abcdef", "aq")
     writer = SessionWriter(Sessions(DATA, history="server"), text_prompts(WORDS, 1, overhead=0))
-    play, answers = Play(tree, PlayRules()), {0: 'first "answer"', 1: "second", 2: "third"}
+    play, answers = Play(tree), {0: 'first "answer"', 1: "second", 2: "third"}
 
     def messages(index: int) -> list[dict[Literal["role", "content"], Any]]:
         request = writer.request(play, index, answers)
@@ -74,7 +74,7 @@ def test_a_chat_holds_the_servers_answers_and_begins_anew_where_the_context_was_
 @pytest.mark.parametrize("number", range(3))
 def test_an_engine_with_room_hits_every_prompt_as_far_as_the_infinite_ceiling(number: int) -> None:
     tree, ceilings = generated_tree(1, number, scale=0.02), Ceilings()
-    play = Play(tree, PlayRules(), salt=number)
+    play = Play(tree, salt=number)
     writer = SessionWriter(Sessions(DATA), token_prompts(FALLBACK_IDS, 1))
     engine = Engine(Physics(kv_blocks=1 << 20, max_model_len=1 << 20, max_num_batched_tokens=1 << 20))
     for index, request in enumerate(tree.requests):
