@@ -9,6 +9,7 @@ server's own answers as history their text; the body of a request is written whe
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,7 @@ from loadgen.stream.request import SessionIds
 from loadgen.stream.samples import StageSamples
 from loadgen.stream.stream import Ceiling, Stream
 from loadgen.workload.prompts import Prompts, RequestContent
-from loadgen.workload.sessions.ceiling import Ceilings
+from loadgen.workload.sessions.ceiling import Ceilings, hits_within
 from loadgen.workload.sessions.data import SessionReader, Sessions, SessionWriter
 from loadgen.workload.sessions.play import Due, Play
 from loadgen.workload.work import draw, record_for
@@ -219,8 +220,8 @@ class LiveSessions:
             return taken, None
         tree = session.play.tree
         hits = self._ceilings.sent(session.play, taken.request, self.wanted.common_prefix)
-        of_pool = 0 if self._kv_tokens is None else hits.within(self._kv_tokens // self._ranks)
-        return taken, Ceiling(tree.requests[taken.request].isl, hits.infinite, of_pool)
+        of_pool = 0 if self._kv_tokens is None else hits_within(hits, self._kv_tokens // self._ranks)
+        return taken, Ceiling(tree.requests[taken.request].isl, hits_within(hits, math.inf), of_pool)
 
     def request(self, number: int, index: int) -> RequestContent:
         session = self._session(number)

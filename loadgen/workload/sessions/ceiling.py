@@ -14,30 +14,23 @@ describes the cache.
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
 
 from loadgen.workload.sessions.play import Play
 from loadgen.workload.sessions.tree import COMMON
 
+Hits = list[tuple[int, int]]
+"""The parts of a prompt that are in the cache as (end, more): a token at `place` before `end` needs a cache of
+`place + 1 + more`."""
 
-class PossibleHits(NamedTuple):
-    """How far a prompt is in the cache: parts of it, in order, with what each needs."""
 
-    parts: list[tuple[int, int]]  # (end, more): a token at `place` before `end` needs a cache of `place + 1 + more`
-
-    @property
-    def infinite(self) -> int:
-        """Tokens that have been sent before."""
-        return self.parts[-1][0] if self.parts else 0
-
-    def within(self, pool_tokens: int) -> int:
-        """Tokens that a cache of this size still holds."""
-        held = 0
-        for end, more in self.parts:
-            held = max(held, min(end, pool_tokens - more))
-            if held < end:
-                break
-        return held
+def hits_within(hits: Hits, pool_tokens: float) -> int:
+    """Tokens that a cache of this size still holds."""
+    held = 0.0
+    for end, more in hits:
+        held = max(held, min(end, pool_tokens - more))
+        if held < end:
+            break
+    return int(held)
 
 
 class Ceilings:
@@ -48,9 +41,10 @@ class Ceilings:
         # Of each part of a session: (end, prompt) for the prompts that took over its tokens, in order.
         self._holders: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
-    def sent(self, play: Play, index: int, common_prefix: int = 0) -> PossibleHits:
+    def sent(self, play: Play, index: int, common_prefix: int = 0) -> Hits:
         """Send a request; the prompts of all sessions begin with the same `common_prefix` tokens."""
-        this, hits, before = len(self._left), PossibleHits([]), 0
+        hits: Hits = []
+        this, before = len(self._left), 0
         taken: dict[int, int] = {}
         unbroken = True
         for part, tokens in play.tree.context(index, common_prefix):
@@ -62,7 +56,7 @@ class Ceilings:
                 if until > covered and unbroken:
                     # Places before the first token that is left of that prompt have been taken over since.
                     more = sum(self._left[prompt + 1 :]) - (before + covered - taken.get(prompt, 0))
-                    hits.parts.append((before + until, more))
+                    hits.append((before + until, more))
                     taken[prompt] = taken.get(prompt, 0) + until - covered
                 covered = max(covered, until)
             unbroken = unbroken and covered == tokens

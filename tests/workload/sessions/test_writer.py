@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Literal
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from loadgen.simulator.engine import Engine
 from loadgen.simulator.physics import Physics
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_prompts
-from loadgen.workload.sessions.ceiling import Ceilings
+from loadgen.workload.sessions.ceiling import Ceilings, hits_within
 from loadgen.workload.sessions.data import SessionData, Sessions, SessionWriter
 from loadgen.workload.sessions.generated import generated_tree
 from loadgen.workload.sessions.play import Play
@@ -84,5 +85,5 @@ def test_an_engine_with_room_hits_every_prompt_as_far_as_the_infinite_ceiling(nu
         assert engine.begin(0) is not None
         engine.finish(0)
         # The engine shares whole blocks of 16 tokens, and always computes the last token.
-        assert sequence.cached == min(ceilings.sent(play, index).infinite, request.isl - 1) // 16 * 16
+        assert sequence.cached == min(hits_within(ceilings.sent(play, index), math.inf), request.isl - 1) // 16 * 16
     assert engine.prefix_hits > 0.8 * engine.prefix_queries
