@@ -181,11 +181,10 @@ def _container(words: Sequence[Word]) -> _Container | None:
 def _add_option(container: _Container, word: Word, rest: Iterator[Word]) -> None:
     option, separator, text = word.text.partition("=")
     value = Word(text, word.missing)
-    if not separator and option not in _SWITCHES:
-        if option[:2] in _SHORT and len(option) > 2 and option[:2] != "--":  # -eNAME=value
-            option, value = option[:2], Word(option[2:], word.missing)
-        else:
-            value = next(rest, Word(""))
+    if word.text[:2] in _SHORT and word.text[2:]:  # -eNAME=value
+        option, value = word.text[:2], Word(word.text[2:].removeprefix("="), word.missing)
+    elif not separator and option not in _SWITCHES:
+        value = next(rest, Word(""))
     option = _SHORT.get(option, option)
     if option == "--env":
         name, assigned, of_it = value.text.partition("=")

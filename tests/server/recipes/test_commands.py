@@ -92,7 +92,10 @@ def test_a_command_is_found(command: str) -> None:
         ("vllm serve m\nexport A=1", {}),
         ("if [ $X ]; then export A=1; vllm serve m; fi", {"A": "1"}),
         ("declare -x A=1\nvllm serve m", {"A": "1"}),
-        ("docker run -e A=1 --env=B=2 vllm/vllm-openai --model m", {"A": "1", "B": "2"}),
+        (
+            "docker run -e A=1 --env=B=2 -eC=3=4 -e=D=5 vllm/vllm-openai --model m",
+            {"A": "1", "B": "2", "C": "3=4", "D": "5"},
+        ),
         ("A=1 bash -c 'vllm serve m'", {"A": "1"}),
     ],
 )
