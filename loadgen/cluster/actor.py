@@ -39,8 +39,8 @@ class HostActor:
         self._called_s = time.monotonic()
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._obey()), asyncio.create_task(self._watch())]
-        said = messages.decode_to_host(message)
-        for order in self._mail.take(said.first, said.orders, said.confirmed):
+        request = messages.decode_to_host(message)
+        for order in self._mail.take(request.first, request.orders, request.confirmed):
             self._to_do.put_nowait(order)
         answer = messages.FromHost(
             first=self._mail.first,

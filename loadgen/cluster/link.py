@@ -96,9 +96,9 @@ class ClusterHost:
                 self._unanswered_s += _PERIOD_S if self._unanswered_s else 0.0
 
     async def _exchange(self) -> None:
-        said = messages.ToHost(self._mail.first, self._mail.waiting, self._mail.arrived)
+        request = messages.ToHost(self._mail.first, self._mail.waiting, self._mail.arrived)
         sent_ns = time.monotonic_ns()
-        answer = messages.decode_from_host(await self._exchange_with(messages.encode(said)))
+        answer = messages.decode_from_host(await self._exchange_with(messages.encode(request)))
         back_ns = time.monotonic_ns()
         self.moved_ns += self._clock.add(sent_ns, answer.received_ns, answer.answered_ns, back_ns)
         self.offset_ns, self.uncertainty_ns = self._clock.offset_ns, self._clock.uncertainty_ns

@@ -302,11 +302,11 @@ async def ask(client: distributed.Client, address: str, kind: type[T], name: str
     return _decoded(answers[address], kind)
 
 
-def _decoded(said: object, kind: type[T]) -> T:
-    if not isinstance(said, bytes):
-        raise ValueError(f"it answered with {type(said).__name__}, not with JSON")
+def _decoded(answer: object, kind: type[T]) -> T:
+    if not isinstance(answer, bytes):
+        raise ValueError(f"it answered with {type(answer).__name__}, not with JSON")
     try:
-        return msgspec.json.decode(said, type=kind)
+        return msgspec.json.decode(answer, type=kind)
     except UNDECODABLE as error:
         raise ValueError(f"it answered with what vramp cannot read: {error}") from None
 
@@ -394,7 +394,7 @@ async def _facts_by_worker(client: distributed.Client, scheduler: str) -> dict[s
     if problems:
         raise ClusterError("\n".join(dict.fromkeys(problems)))
     try:
-        return {address: _decoded(said, HostFacts) for address, said in found.items()}
+        return {address: _decoded(answer, HostFacts) for address, answer in found.items()}
     except ValueError as error:
         raise ClusterError(f"{scheduler}: a worker does not answer as vramp's: {error}") from None
 

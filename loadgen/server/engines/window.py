@@ -9,7 +9,7 @@ a waiting request was counted repeatedly.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -29,7 +29,7 @@ def delta(before: EngineSample, after: EngineSample) -> Counters | None:
 
 
 def is_restarted(before: EngineSample, after: EngineSample) -> bool:
-    """Whether the counters started anew; if the engine reports its process's start time, that decides."""
+    """Whether the counters started again from 0; if the engine reports its process's start time, that decides."""
     if before.started_unix_s is not None and after.started_unix_s is not None:
         return before.started_unix_s != after.started_unix_s
     return delta(before, after) is None
@@ -97,50 +97,47 @@ def engine_doubts(
 
     No request open in the window began more than `oldest_s` before its end; None if unknown.
     """
-    hits = _hits_doubt(before, after)
-    return dict(_latency_doubts(before, after, span_s, oldest_s)) | ({"prefix_hit_rate": hits} if hits else {})
+    grown = {name: _grown(before, after, name) for name in LATENCIES}
+    doubts = {
+        name: _mean_doubt(histogram, before.open_requests, span_s, oldest_s)
+        for name, histogram in grown.items()
+        if histogram is not None
+    }
+    doubts["prefix_hit_rate"] = _hits_doubt(before, after)
+    return {name: doubt for name, doubt in doubts.items() if doubt}
 
 
-def _latency_doubts(
-    before: EngineSample, after: EngineSample, span_s: float, oldest_s: float | None
-) -> Iterator[tuple[str, str]]:
-    open_before = before.open_requests
-    for name in LATENCIES:
-        grown = _grown(before, after, name)
-        if grown is None:
-            continue
-        count, mean_s = grown.count, grown.mean_s
-        low_s, high_s = _mean_bounds(grown)
-        if not low_s - _ROUNDING_S <= mean_s * (1 + _ROUNDING_S) <= high_s * (1 + _ROUNDING_S) + _ROUNDING_S:
-            yield name, f"a mean of {mean_s:.3g} s is outside the buckets' range ({low_s:.3g} to {high_s:.3g} s)"
-        elif oldest_s is not None:
-            # At most one observation per request that was open at the start began before the window.
-            older = count if open_before is None else min(count, open_before)
-            most_s = (older * oldest_s + (count - older) * span_s) / count + _STALE_S
-            if mean_s > most_s:
-                yield name, f"a mean of {mean_s:.3g} s, where at most {most_s:.3g} s can have passed"
-
-
-def _mean_bounds(grown: EngineHistogram) -> tuple[float, float]:
-    """The range in which the mean must lie, given the buckets."""
+def _mean_doubt(grown: EngineHistogram, open_before: float | None, span_s: float, oldest_s: float | None) -> str:
+    # The range in which the mean must lie, given the buckets.
     buckets = [(0.0, 0.0), *grown.buckets]
-    low_s = high_s = 0.0
     total = buckets[-1][1]
+    low_s = 0.0
+    high_s = 0.0 if total else math.inf
     for (lower_s, below), (bound_s, upto) in pairwise(buckets):
         if upto > below:
             low_s += lower_s * (upto - below) / total
             high_s += bound_s * (upto - below) / total
-    return low_s, high_s if total else math.inf
+
+    count, mean_s = grown.count, grown.mean_s
+    if not low_s - _ROUNDING_S <= mean_s * (1 + _ROUNDING_S) <= high_s * (1 + _ROUNDING_S) + _ROUNDING_S:
+        return f"a mean of {mean_s:.3g} s is outside the buckets' range ({low_s:.3g} to {high_s:.3g} s)"
+    if oldest_s is not None:
+        # At most one observation per request that was open at the start began before the window.
+        older = count if open_before is None else min(count, open_before)
+        most_s = (older * oldest_s + (count - older) * span_s) / count + _STALE_S
+        if mean_s > most_s:
+            return f"a mean of {mean_s:.3g} s, where at most {most_s:.3g} s can have passed"
+    return ""
 
 
-def _hits_doubt(before: EngineSample, after: EngineSample) -> str | None:
+def _hits_doubt(before: EngineSample, after: EngineSample) -> str:
     hits, queries, tokens = (
         _growth(before, after, name) for name in ("prefix_hits", "prefix_queries", "prompt_tokens")
     )
     if after.prompt_tokens_by_source is not None or hits is None or queries is None:
-        return None
+        return ""
     if hits > queries:
         return f"{hits:.0f} hits in {queries:.0f} look-ups"
     if tokens is not None and before.is_idle and after.is_idle and queries > tokens:
         return f"{queries:.0f} tokens were looked up, and the prompts had {tokens:.0f}"
-    return None
+    return ""

@@ -36,7 +36,6 @@ _KEYS = CONTAINER_FLAGS | {"--network": "network"}
 
 
 class _Container(msgspec.Struct):
-    executable: str
     table: dict[str, Any] = {}
     env: dict[str, Word] = {}
     entry_point: str = ""
@@ -163,7 +162,7 @@ def _container(words: Sequence[Word]) -> _Container | None:
     )
     if start is None:
         return None
-    container = _Container(_program(texts[start]))
+    container = _Container()
     rest = iter(words[start + 2 :])
     for word in rest:
         if not word.text.startswith("-"):
@@ -173,8 +172,8 @@ def _container(words: Sequence[Word]) -> _Container | None:
             container.words = list(rest)
             break
         _add_option(container, word, rest)
-    if container.executable != "docker":
-        container.table["executable"] = container.executable
+    if (program := _program(texts[start])) != "docker":
+        container.table["executable"] = program
     return container if "image" in container.table else None
 
 
