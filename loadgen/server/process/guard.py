@@ -155,22 +155,19 @@ class Guard:
 
     def _ended(self, pid: int, code: int) -> None:
         if pid == self._main.pid:
-            self._main_ended(code)
+            self._main.returncode = code
+            _tell("exited", code=code if code >= 0 else None, signal=-code if code < 0 else None)
+            self._end_within(LEFTOVER_GRACE_S, KILL_WAIT_S)
+            for info in descendants(os.getpid()):
+                if not self._is_killer(info):
+                    send_signal(info.id, signal.SIGTERM)
+            # The client may end before its container. Usually that is gone already, which is not worth a log line.
+            self._remove_container(quiet=True)
         elif self._killer is not None and pid == self._killer.pid and code != 0:
             how = f"ended with exit code {code}" if code > 0 else "did not end in time"
             self._problem = f"the container could not be removed: rm {how}"
         elif self._stopper is not None and pid == self._stopper.pid and code != 0 and self._main.returncode is None:
             os.kill(self._main.pid, signal.SIGTERM)  # it may be stuck, for example on a daemon that does not answer
-
-    def _main_ended(self, code: int) -> None:
-        self._main.returncode = code
-        _tell("exited", code=code if code >= 0 else None, signal=-code if code < 0 else None)
-        self._end_within(LEFTOVER_GRACE_S, KILL_WAIT_S)
-        for info in descendants(os.getpid()):
-            if not self._is_killer(info):
-                send_signal(info.id, signal.SIGTERM)
-        # The client may end before its container. Usually the container is gone already, which is not worth a log line.
-        self._remove_container(quiet=True)
 
     def _obey(self, lines: list[bytes], signals: set[int], *, orphaned: bool) -> None:
         commands = [json.loads(line).get("do") for line in lines]

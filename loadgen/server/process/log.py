@@ -77,9 +77,17 @@ class LogTail:
 
     def poll(self) -> list[str]:
         """The lines completed since the last call; reads at most 1 MiB at a time."""
-        data = self._read()
+        try:
+            with open_file(self.path) as file:
+                if file.seek(0, 2) < self._offset:  # it was truncated: begin again
+                    self._offset = 0
+                file.seek(self._offset)
+                data = file.read(_MAX_POLL_BYTES)
+        except FileNotFoundError:
+            return []
         if not data:
             return []
+        self._offset += len(data)
         *complete, rest = _BREAK.split(self._partial + data)
         # Bytes beyond a line's limit are dropped as they arrive, so that they take no memory.
         self._partial = rest[: _MAX_LINE_BYTES + 1]
@@ -88,18 +96,6 @@ class LogTail:
         self._ring.extend(kept)
         self.total += len(kept)
         return lines
-
-    def _read(self) -> bytes:
-        try:
-            with open_file(self.path) as file:
-                if file.seek(0, 2) < self._offset:  # it was truncated: begin again
-                    self._offset = 0
-                file.seek(self._offset)
-                data = file.read(_MAX_POLL_BYTES)
-        except FileNotFoundError:
-            return b""
-        self._offset += len(data)
-        return data
 
 
 def clean_line(data: bytes) -> str:

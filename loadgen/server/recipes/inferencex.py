@@ -89,7 +89,15 @@ def import_row(document: Fields, choice: RecipeChoice) -> Imported:
 
 
 def _chosen(document: Fields, choice: RecipeChoice) -> tuple[str, Fields]:
-    candidates = _candidates(document, choice)
+    node = None if choice.hardware is None else node_called(choice.hardware)
+    candidates = [
+        name
+        for name, row in document.items()
+        if text(row, "framework") == "vllm" and not row.get("multinode")
+        if node is None or node_in(text(row, "runner")) == node
+    ]
+    if len(document) == 1:
+        candidates = list(document)
     names = candidates if choice.row is None else [name for name in document if name == choice.row]
     if len(names) == 1:
         return names[0], document[names[0]]
@@ -100,19 +108,6 @@ def _chosen(document: Fields, choice: RecipeChoice) -> tuple[str, Fields]:
     if choice.row is not None:
         raise ProfileError(f"--row {choice.row}: no such row; {offered}")
     raise ProfileError(f"the file has {len(document)} rows: give --row NAME; {offered}")
-
-
-def _candidates(document: Fields, choice: RecipeChoice) -> list[str]:
-    """The rows of vLLM on one machine, of the hardware if it is given; a file of one row has that row."""
-    if len(document) == 1:
-        return list(document)
-    node = None if choice.hardware is None else node_called(choice.hardware)
-    return [
-        name
-        for name, row in document.items()
-        if text(row, "framework") == "vllm" and not row.get("multinode")
-        if node is None or node_in(text(row, "runner")) == node
-    ]
 
 
 def _groups(row: Fields, name: str, left_out: list[str]) -> dict[Split, Points]:
