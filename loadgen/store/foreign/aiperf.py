@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from loadgen.schema.result import Result, StageResult, Target
-from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage
+from loadgen.store.foreign.load import Amount, Count, at, foreign_result, foreign_stage
 
 KEYS: frozenset[str] = frozenset({"input_config", "request_throughput"})
 CONFIG_KEYS: frozenset[str] = frozenset(
@@ -55,10 +55,6 @@ class _Item(msgspec.Struct, frozen=True):
     name: str
 
 
-class _Models(msgspec.Struct, frozen=True):
-    items: list[_Item] = []
-
-
 class _Endpoint(msgspec.Struct, frozen=True):
     type: str | None = None
     model_names: list[str] = []  # before `models` existed
@@ -82,7 +78,6 @@ class _Phase(msgspec.Struct, frozen=True):
 class _Config(msgspec.Struct, frozen=True):
     endpoint: _Endpoint = _Endpoint()
     loadgen: _Loadgen | None = None
-    models: _Models = _Models()
     phases: list[_Phase] = []
 
 
@@ -116,7 +111,8 @@ def read(document: bytes, name: str) -> Result:
     """Read aiperf's file; raises `msgspec.ValidationError` for invalid values."""
     found = msgspec.json.decode(document, type=Document)
     config = msgspec.json.decode(found.input_config, type=_Config)
-    models = [*(item.name for item in config.models.items), *config.endpoint.model_names]
+    items = at(found.input_config, "models.items", list[_Item]) or []
+    models = [*(item.name for item in items), *config.endpoint.model_names]
     complete = not found.was_cancelled and found.is_complete is not False
     return foreign_result(
         name,

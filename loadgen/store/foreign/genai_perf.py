@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from loadgen.schema.result import Result, Target
 from loadgen.store.foreign.aiperf import Document, stage_of
-from loadgen.store.foreign.load import Amount, Count, foreign_result
+from loadgen.store.foreign.load import Amount, Count, at, foreign_result
 
 CONFIG_KEYS: frozenset[str] = frozenset(
     {"formatted_model_name", "perf_analyzer"}
@@ -34,10 +34,6 @@ class _Stimulus(msgspec.Struct, frozen=True):
     request_rate: Amount | None = None
 
 
-class _PerfAnalyzer(msgspec.Struct, frozen=True):
-    stimulus: _Stimulus = _Stimulus()
-
-
 class _Endpoint(msgspec.Struct, frozen=True):
     type: str | None = None
     streaming: bool | None = None
@@ -52,7 +48,6 @@ class _Config(msgspec.Struct, frozen=True):
     streaming: bool | None = None
     concurrency: Count | None = None
     request_rate: Amount | None = None
-    perf_analyzer: _PerfAnalyzer = _PerfAnalyzer()
 
 
 def read(document: bytes, name: str) -> Result:
@@ -63,7 +58,7 @@ def read(document: bytes, name: str) -> Result:
     models = config.model_names or ([config.model] if isinstance(config.model, str) else config.model)
     if False in (config.streaming, endpoint.streaming):
         found = replace(found, time_to_first_token=None, inter_token_latency=None)
-    stimulus = config.perf_analyzer.stimulus
+    stimulus = at(found.input_config, "perf_analyzer.stimulus", _Stimulus) or _Stimulus()
     rate = config.request_rate or stimulus.request_rate
     held = config.concurrency or stimulus.concurrency or 1
     target = Target(None, rate, "constant") if rate else Target(held, None, None)

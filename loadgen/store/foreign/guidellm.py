@@ -8,12 +8,12 @@ errored requests; guidellm's own tables show the successful ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from loadgen.schema.result import Result, StageResult, Target
-from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage
+from loadgen.store.foreign.load import Amount, Count, at, foreign_result, foreign_stage
 
 KEYS: frozenset[str] = frozenset({"benchmarks"})
 DEFINITIONS: Mapping[str, str] = {
@@ -88,73 +88,41 @@ class _Strategy(msgspec.Struct, frozen=True):
     max_concurrency: Count | None = None
 
 
-class _Backend(msgspec.Struct, frozen=True):
-    model: str | None = None
-    request_format: str | None = None
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    backend: _Backend = _Backend()
-
-
-class _Scenario(msgspec.Struct, frozen=True):
-    spec: _Spec = _Spec()
-
-
-class _Config(msgspec.Struct, frozen=True):
-    strategy: _Strategy
-    backend: _Backend = _Backend()
-
-
-class _Worker(msgspec.Struct, frozen=True):
-    backend_model: str | None = None
-
-
 class _Benchmark(msgspec.Struct, frozen=True):
     start_time: Amount
     duration: Amount
     metrics: _Metrics
-    config: _Config | None = None  # from 0.4 on
-    args: _Config | None = None  # before
-    request_totals: _Totals | None = None  # before
-    worker: _Worker = _Worker()  # before
-
-
-class _Metadata(msgspec.Struct, frozen=True):
-    guidellm_version: str = ""
-
-
-class _Args(msgspec.Struct, frozen=True):
-    model: str | None = None
-    data_request_formatter: Any = None  # a name, or a formatter's settings
-
-
-class _Report(msgspec.Struct, frozen=True):
-    benchmarks: Annotated[list[_Benchmark], msgspec.Meta(min_length=1)]
-    metadata: _Metadata = _Metadata()
-    args: _Args = _Args()  # until 0.6
-    config: _Scenario = _Scenario()  # since
+    request_totals: _Totals | None = None  # before 0.4
 
 
 def read(document: bytes, name: str) -> Result:
-    """Read guidellm's file; raises `msgspec.ValidationError` for invalid values."""
-    report = msgspec.json.decode(document, type=_Report)
-    first = report.benchmarks[0]
-    config = first.config or _Config(_Strategy(""))
-    backend = report.config.spec.backend
-    named = (config.backend.model, backend.model, report.args.model, first.worker.backend_model)
-    tpot = DEFINITIONS["tpot"] + (_TPOT_SINCE_0_4 if first.config is not None else _TPOT_BEFORE)
+    """Read guidellm's file; raises `ValueError` for invalid values."""
+    benchmarks = at(document, "benchmarks", list[msgspec.Raw])
+    if not benchmarks:
+        raise ValueError("benchmarks: expected at least one")
+    first = benchmarks[0]
+    model = (
+        at(first, "config.backend.model", str)
+        or at(document, "config.spec.backend.model", str)
+        or at(document, "args.model", str)  # until 0.6
+        or at(first, "worker.backend_model", str)  # until 0.3
+    )
+    form = at(document, "config.spec.backend.request_format", str)
+    if not form:  # until 0.6: a name, or a formatter's settings
+        form = str(at(document, "args.data_request_formatter", Any))
+    tpot = DEFINITIONS["tpot"] + (_TPOT_BEFORE if at(first, "config", dict[str, Any]) is None else _TPOT_SINCE_0_4)
     return foreign_result(
         name,
-        [_stage(benchmark) for benchmark in report.benchmarks],
-        tool=f"guidellm {report.metadata.guidellm_version}".rstrip(),
-        model=next(filter(None, named), "unknown model"),
-        endpoint=_ENDPOINTS.get(backend.request_format or str(report.args.data_request_formatter)),
+        [_stage(benchmark) for benchmark in benchmarks],
+        tool=f"guidellm {at(document, 'metadata.guidellm_version', str) or ''}".rstrip(),
+        model=model or "unknown model",
+        endpoint=_ENDPOINTS.get(form),
         definitions={**DEFINITIONS, "tpot": tpot},
     )
 
 
-def _stage(benchmark: _Benchmark) -> StageResult:
+def _stage(document: msgspec.Raw) -> StageResult:
+    benchmark = msgspec.json.decode(document, type=_Benchmark)
     metrics = benchmark.metrics
     totals = metrics.request_totals or benchmark.request_totals or _Totals(0)
     held = metrics.request_concurrency.total or metrics.request_concurrency.successful
@@ -164,7 +132,7 @@ def _stage(benchmark: _Benchmark) -> StageResult:
         "e2e": (metrics.request_latency, 1000.0),
     }
     return foreign_stage(
-        _target(benchmark),
+        _target(at(document, "config.strategy", _Strategy) or at(document, "args.strategy", _Strategy)),
         start_unix_s=benchmark.start_time,
         duration_s=benchmark.duration,
         completed=totals.successful,
@@ -184,9 +152,9 @@ def _stage(benchmark: _Benchmark) -> StageResult:
     )
 
 
-def _target(benchmark: _Benchmark) -> Target:
-    config = benchmark.config or benchmark.args
-    strategy = config.strategy if config is not None else _Strategy("")
+def _target(strategy: _Strategy | None) -> Target:
+    if strategy is None:
+        return Target(None, None, None)
     match strategy.type_:
         case "synchronous":
             return Target(1, None, None)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.schema.result import Result, StageResult, Target
-from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, gpus_of
+from loadgen.store.foreign.load import Amount, Count, at, foreign_result, foreign_stage, gpus_of
 
 KEYS: frozenset[str] = frozenset({"version", "run", "results"})
 DEFINITIONS: Mapping[str, str] = dict.fromkeys(
@@ -70,44 +70,11 @@ class _Aggregate(msgspec.Struct, frozen=True):
     throughput: _Throughput = _Throughput()
 
 
-class _Performance(msgspec.Struct, frozen=True):
-    aggregate: _Aggregate | None = None
-
-
-class _Results(msgspec.Struct, frozen=True):
-    request_performance: _Performance | None = None
-
-
-class _Time(msgspec.Struct, frozen=True):
-    start: datetime | None = None
-    end: datetime | None = None
-    duration: str | None = None
-
-
-class _Run(msgspec.Struct, frozen=True):
-    uid: str
-    time: _Time | None = None
-
-
-class _Length(msgspec.Struct, frozen=True):
-    value: Amount
-
-
-class _Standardized(msgspec.Struct, frozen=True):
+class _Load(msgspec.Struct, frozen=True):
     tool: str = "an unknown tool"
     tool_version: str = ""
     rate_qps: Amount | None = None
     concurrency: Amount | None = None
-    input_seq_len: _Length | None = None
-    output_seq_len: _Length | None = None
-
-
-class _Load(msgspec.Struct, frozen=True):
-    standardized: _Standardized = _Standardized()
-
-
-class _Model(msgspec.Struct, frozen=True):
-    name: str | None = None
 
 
 class _Accelerator(msgspec.Struct, frozen=True):
@@ -118,63 +85,37 @@ class _Accelerator(msgspec.Struct, frozen=True):
 class _Component(msgspec.Struct, frozen=True):
     tool: str | None = None
     tool_version: str | None = None
-    model: _Model | None = None
+    model: dict[str, Any] | None = None
     accelerator: _Accelerator | None = None
-
-
-class _Native(msgspec.Struct, frozen=True):
-    args: dict[str, Any] = {}
-
-
-class _StackPart(msgspec.Struct, frozen=True):
-    standardized: _Component = _Component()
-    native: _Native = _Native()
-
-    @property
-    def flags(self) -> list[str]:
-        """The engine's own, without the command before them."""
-        words: list[str] = []
-        for name, value in self.native.args.items():
-            words += [f"--{name.lstrip('-')}", *([] if value in ("", True) else [str(value)])]
-        return words
-
-
-class _Scenario(msgspec.Struct, frozen=True):
-    stack: list[_StackPart] | None = None
-    load: _Load | None = None
-
-
-class _Report(msgspec.Struct, frozen=True):
-    version: Annotated[str, msgspec.Meta(max_length=20)]
-    run: _Run
-    results: _Results
-    scenario: _Scenario | None = None
 
 
 def read(documents: Sequence[bytes], name: str) -> Result:
     """Read reports, each as one load; raises `ValueError` for invalid values and other versions."""
-    reports = [msgspec.json.decode(document, type=_Report) for document in documents]
-    for report in reports:
-        if report.version not in _VERSIONS:
-            raise ValueError(f"benchmark report {report.version}: expected version {' or '.join(_VERSIONS)}")
-    load, scenario = _load_of(reports[0]), reports[0].scenario
-    stack = (scenario.stack or []) if scenario is not None else []
-    engines = [part for part in stack if part.standardized.model is not None]
-    models = [part.standardized.model for part in stack if part.standardized.model is not None]
+    for document in documents:
+        version = at(document, "version", Annotated[str, msgspec.Meta(max_length=20)])
+        if version not in _VERSIONS:
+            raise ValueError(f"benchmark report {version}: expected version {' or '.join(_VERSIONS)}")
+    load = _load_of(documents[0])
+    parts = at(documents[0], "scenario.stack", list[msgspec.Raw]) or []
+    stack = [(at(part, "standardized", _Component), at(part, "native.args", dict[str, Any])) for part in parts]
+    engines = [(part, args) for part, args in stack if part is not None and part.model is not None]
     result = foreign_result(
         name,
-        [_stage(report) for report in reports],
+        [_stage(document) for document in documents],
         tool=f"llm-d benchmark, {load.tool} {load.tool_version}".rstrip(),
-        model=next((model.name for model in models if model.name), "unknown model"),
+        model=next(filter(None, (at(part, "standardized.model.name", str) for part in parts)), "unknown model"),
         endpoint=None,
         definitions=DEFINITIONS,
     )
     engine: dict[str, Any] = {}
     if engines:
-        first = engines[0].standardized
-        known = {"engine": first.tool, "vllm_version": first.tool_version, "server_command": engines[0].flags}
+        first, args = engines[0]
+        flags: list[str] = []
+        for flag, value in (args or {}).items():
+            flags += [f"--{flag.lstrip('-')}", *([] if value in ("", True) else [str(value)])]
+        known = {"engine": first.tool, "vllm_version": first.tool_version, "server_command": flags}
         engine = {key: value for key, value in known.items() if value and value != "unknown"}
-    accelerators = [each for part in engines if (each := part.standardized.accelerator) is not None]
+    accelerators = [part.accelerator for part, _ in engines if part.accelerator is not None]
     if sum(each.count for each in accelerators) > _MAX_GPUS:
         raise ValueError(f"scenario.stack: more than {_MAX_GPUS:,} accelerators")
     gpus = [gpu for each in accelerators for gpu in gpus_of(each.model, each.count)]
@@ -200,21 +141,19 @@ def as_json(document: bytes) -> bytes | None:
     return json.dumps(found, default=str).encode() if isinstance(found, dict) else None
 
 
-def _load_of(report: _Report) -> _Standardized:
-    load = report.scenario.load if report.scenario is not None else None
-    return load.standardized if load is not None else _Standardized()
+def _load_of(document: bytes) -> _Load:
+    return at(document, "scenario.load.standardized", _Load) or _Load()
 
 
-def _stage(report: _Report) -> StageResult:
-    performance = report.results.request_performance
-    found = performance.aggregate if performance is not None else None
+def _stage(document: bytes) -> StageResult:
+    found = at(document, "results.request_performance.aggregate", _Aggregate)
     if found is None or found.requests is None:
         raise ValueError("no results.request_performance.aggregate.requests: there is nothing that vramp reads")
-    requests, load, rates = found.requests, _load_of(report), found.throughput
+    requests, load, rates = found.requests, _load_of(document), found.throughput
     failed, unfinished = requests.failures or 0, requests.incomplete or 0
     completed = max(0, requests.total - failed - unfinished)
     rate = _mean(rates.request_rate)
-    began = report.run.time.start if report.run.time is not None else None
+    began = at(document, "run.time.start", datetime)
     began_s = began.replace(tzinfo=began.tzinfo or UTC).timestamp() if began is not None else 0.0
     if load.rate_qps is not None:  # with both, concurrency is an upper bound
         target = Target(None, load.rate_qps, None)
@@ -240,8 +179,11 @@ def _stage(report: _Report) -> StageResult:
             if (latency := found.latency.get(theirs)) is not None
         },
     )
-    requested = {"isl": load.input_seq_len, "osl": load.output_seq_len}
-    return replace(stage, **{key: round(length.value) for key, length in requested.items() if length is not None})
+    lengths = {
+        key: at(document, f"scenario.load.standardized.{name}.value", Amount)
+        for key, name in {"isl": "input_seq_len", "osl": "output_seq_len"}.items()
+    }
+    return replace(stage, **{key: round(length) for key, length in lengths.items() if length is not None})
 
 
 def _mean(found: _Statistics | None) -> float | None:

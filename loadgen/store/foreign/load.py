@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -168,6 +168,21 @@ def foreign_stage(
         limited=False,
         why=None,
     )
+
+
+def at(document: bytes | msgspec.Raw, path: str, kind: Any) -> Any:  # noqa: ANN401 - of that kind
+    """What a document has at a path such as `config.backend.model`; None if nothing is there.
+
+    Raises `msgspec.ValidationError` if it is of another kind.
+    """
+    try:
+        for key in path.split("."):
+            table = msgspec.json.decode(document, type=dict[str, msgspec.Raw] | None)
+            document = (table or {}).get(key, b"null")
+        return msgspec.json.decode(document, type=kind | None)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$")
+        raise msgspec.ValidationError(f"{what} - at `$.{path}{place or '`'}") from None
 
 
 def gpus_of(name: str, count: int) -> list[GpuStatic]:

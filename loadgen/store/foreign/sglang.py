@@ -17,6 +17,7 @@ from loadgen.store.foreign.load import (
     TPOT,
     Amount,
     Count,
+    at,
     foreign_result,
     foreign_stage,
     reported_ms,
@@ -38,12 +39,6 @@ _ENDPOINTS = {"sglang-oai": "completions", "vllm": "completions", "lmdeploy": "c
 _ENDPOINTS |= {"sglang-oai-chat": "chat", "vllm-chat": "chat", "lmdeploy-chat": "chat"}
 
 
-class _ServerInfo(msgspec.Struct, frozen=True):
-    served_model_name: str | None = None
-    model_path: str | None = None
-    version: str | None = None
-
-
 class _Line(msgspec.Struct, frozen=True):
     """The keys that are read, without the latencies."""
 
@@ -63,7 +58,6 @@ class _Line(msgspec.Struct, frozen=True):
     concurrency: Amount | None = None
     max_concurrent_requests: Count | None = None
     errors: list[str] = []
-    server_info: _ServerInfo | None = None
 
 
 def read(lines: Sequence[bytes], name: str) -> Result:
@@ -71,12 +65,12 @@ def read(lines: Sequence[bytes], name: str) -> Result:
     loads = [msgspec.json.decode(line, type=_Line) for line in lines]
     figures = [msgspec.json.decode(line, type=dict[str, msgspec.Raw]) for line in lines]
     first = loads[0]
-    server = first.server_info or _ServerInfo()
+    model = at(lines[0], "server_info.served_model_name", str) or at(lines[0], "server_info.model_path", str)
     return foreign_result(
         name,
         [_stage(load, found) for load, found in zip(loads, figures, strict=True)],
         tool="SGLang bench_serving",
-        model=server.served_model_name or server.model_path or "unknown model",
+        model=model or "unknown model",
         endpoint=_ENDPOINTS.get(first.backend or ""),
         definitions=DEFINITIONS,
     )
