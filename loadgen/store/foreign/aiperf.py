@@ -1,7 +1,12 @@
-"""aiperf's `profile_export_aiperf.json`: one load, with an object per metric.
+"""aiperf's `profile_export_aiperf.json`, and genai-perf's `*_genai_perf.json`: one load, with an object per metric.
 
-The schema is that of 0.1 to 0.13 (`aiperf/common/models/export_models.py`). Versions only added to it, except for the
-configuration: first `input_config.loadgen`, later a list of phases. Metrics are optional and carry their unit.
+aiperf followed genai-perf and has its metrics; what they were measured under differs. aiperf's schema is that of 0.1 to
+0.13 (`aiperf/common/models/export_models.py`). Versions only added to it, except for the configuration: first
+`input_config.loadgen`, later a list of phases. Metrics are optional and carry their unit.
+
+In genai-perf's file, `input_config` holds the program's arguments (`genai_perf/export_data/json_exporter.py`): flat,
+and since configuration files exist with those of perf_analyzer in an object of their own. A request that was not
+streamed has its whole time as TTFT there, which is left out.
 """
 
 from __future__ import annotations
@@ -10,14 +15,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.schema.result import Result, StageResult, Target
 from loadgen.store.foreign.load import Amount, Count, at, foreign_result, foreign_stage
 
 KEYS: frozenset[str] = frozenset({"input_config", "request_throughput"})
-CONFIG_KEYS: frozenset[str] = frozenset(
-    {"endpoint", "loadgen", "phases"}
-)  # of which its configuration has at least one
+# Of these, the configuration has at least one.
+CONFIG_KEYS: frozenset[str] = frozenset({"endpoint", "loadgen", "phases"})
+GENAI_CONFIG_KEYS: frozenset[str] = frozenset({"formatted_model_name", "perf_analyzer"})
 DEFINITIONS: Mapping[str, str] = {
     "throughput": "from the first request to the last response, including ramp-in and tail; output tokens are "
     "counted by the client's tokenizer, unless it was told to use the server's usage",
@@ -27,11 +33,19 @@ DEFINITIONS: Mapping[str, str] = {
     "itl": "aiperf's inter-chunk latency: gaps between chunks, not divided by the tokens of a chunk",
     "e2e": "to when the client has read the last chunk with output, from the same beginning as TTFT",
 }
+_GENAI_DEFINITIONS: Mapping[str, str] = {
+    "throughput": "from the first request to the last response of perf_analyzer's measurement; output tokens are "
+    "counted by the client's tokenizer",
+    "ttft": "from perf_analyzer's request to its first response, including the client's own waits",
+    "tpot": "genai-perf's inter-token latency, (E2E - TTFT) / (output tokens - 1)",
+    "e2e": "to perf_analyzer's last response",
+}
+_ENDPOINTS = ("chat", "completions", "responses")
 _MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
 _OPEN_LOOP = ("poisson", "gamma", "constant")
 
 
-class Metric(msgspec.Struct, frozen=True):
+class _Metric(msgspec.Struct, frozen=True):
     unit: str
     avg: Amount | None = None
     p50: Amount | None = None
@@ -81,24 +95,43 @@ class _Config(msgspec.Struct, frozen=True):
     phases: list[_Phase] = []
 
 
-class Document(msgspec.Struct, frozen=True):
-    """The metrics, which are those of genai-perf's file, too; what they were measured under is each tool's own."""
+class _Stimulus(msgspec.Struct, frozen=True):
+    concurrency: Count | None = None
+    request_rate: Amount | None = None
 
+
+class _GenaiEndpoint(msgspec.Struct, frozen=True):
+    type: str | None = None
+    streaming: bool | None = None
+
+
+class _GenaiConfig(msgspec.Struct, frozen=True):
+    model: list[str] | str | None = None
+    model_names: list[str] | None = None
+    formatted_model_name: str | None = None
+    endpoint_type: str | None = None
+    endpoint: _GenaiEndpoint | str | None = None
+    streaming: bool | None = None
+    concurrency: Count | None = None
+    request_rate: Amount | None = None
+
+
+class _Document(msgspec.Struct, frozen=True):
     input_config: msgspec.Raw
-    request_throughput: Metric
-    output_token_throughput: Metric | None = None
-    total_token_throughput: Metric | None = None
-    request_count: Metric | None = None
-    error_request_count: Metric | None = None
-    benchmark_duration: Metric | None = None
-    total_isl: Metric | None = None
-    total_osl: Metric | None = None
-    input_sequence_length: Metric | None = None
-    output_sequence_length: Metric | None = None
-    time_to_first_token: Metric | None = None
-    inter_token_latency: Metric | None = None
-    inter_chunk_latency: Metric | None = None
-    request_latency: Metric | None = None
+    request_throughput: _Metric
+    output_token_throughput: _Metric | None = None
+    total_token_throughput: _Metric | None = None
+    request_count: _Metric | None = None
+    error_request_count: _Metric | None = None
+    benchmark_duration: _Metric | None = None
+    total_isl: _Metric | None = None
+    total_osl: _Metric | None = None
+    input_sequence_length: _Metric | None = None
+    output_sequence_length: _Metric | None = None
+    time_to_first_token: _Metric | None = None
+    inter_token_latency: _Metric | None = None
+    inter_chunk_latency: _Metric | None = None
+    request_latency: _Metric | None = None
     aiperf_version: str | None = None
     was_cancelled: bool | None = None
     is_complete: bool | None = None
@@ -109,25 +142,50 @@ class Document(msgspec.Struct, frozen=True):
 
 def read(document: bytes, name: str) -> Result:
     """Read aiperf's file; raises `msgspec.ValidationError` for invalid values."""
-    found = msgspec.json.decode(document, type=Document)
+    found = msgspec.json.decode(document, type=_Document)
     config = msgspec.json.decode(found.input_config, type=_Config)
     items = at(found.input_config, "models.items", list[_Item]) or []
     models = [*(item.name for item in items), *config.endpoint.model_names]
     complete = not found.was_cancelled and found.is_complete is not False
     return foreign_result(
         name,
-        [stage_of(found, _target(config))],
+        [_stage(found, _target(config))],
         tool=f"aiperf {found.aiperf_version or ''}".rstrip(),
         model=", ".join(models) or "unknown model",
-        endpoint=config.endpoint.type if config.endpoint.type in ("chat", "completions", "responses") else None,
+        endpoint=config.endpoint.type if config.endpoint.type in _ENDPOINTS else None,
         definitions=DEFINITIONS,
         state="complete" if complete else "stopped",
         reason="" if complete else found.incomplete_reason or "cancelled",
     )
 
 
-def stage_of(found: Document, target: Target) -> StageResult:
-    """The one load of a file."""
+def read_genai(document: bytes, name: str) -> Result:
+    """Read genai-perf's file; raises `msgspec.ValidationError` for invalid values."""
+    found = msgspec.json.decode(document, type=_Document)
+    config = msgspec.json.decode(found.input_config, type=_GenaiConfig)
+    endpoint = config.endpoint if isinstance(config.endpoint, _GenaiEndpoint) else _GenaiEndpoint(config.endpoint_type)
+    models = config.model_names or ([config.model] if isinstance(config.model, str) else config.model)
+    if False in (config.streaming, endpoint.streaming):
+        found = replace(found, time_to_first_token=None, inter_token_latency=None)
+    stimulus = at(found.input_config, "perf_analyzer.stimulus", _Stimulus) or _Stimulus()
+    rate = config.request_rate or stimulus.request_rate
+    held = config.concurrency or stimulus.concurrency or 1
+    return foreign_result(
+        name,
+        [
+            _stage(
+                replace(found, inter_chunk_latency=None),
+                Target(None, rate, "constant") if rate else Target(held, None, None),
+            )
+        ],
+        tool="genai-perf",
+        model=", ".join(models or []) or config.formatted_model_name or "unknown model",
+        endpoint=endpoint.type if endpoint.type in _ENDPOINTS else None,
+        definitions=_GENAI_DEFINITIONS,
+    )
+
+
+def _stage(found: _Document, target: Target) -> StageResult:
     completed = round(_avg(found.request_count) or 0)
     began = found.start_time.replace(tzinfo=found.start_time.tzinfo or UTC) if found.start_time is not None else None
     ended = found.end_time.replace(tzinfo=found.end_time.tzinfo or UTC) if found.end_time is not None else None
@@ -175,11 +233,11 @@ def _target(config: _Config) -> Target:
     return Target(None, None, phase.type)
 
 
-def _avg(metric: Metric | None) -> float | None:
+def _avg(metric: _Metric | None) -> float | None:
     return metric.avg if metric is not None else None
 
 
-def _total(total: Metric | None, each: Metric | None, completed: int) -> int:
+def _total(total: _Metric | None, each: _Metric | None, completed: int) -> int:
     """The tokens of all requests; computed from their mean where the file has no total."""
     known, mean = _avg(total), _avg(each)
     return round(known if known is not None else (mean or 0.0) * completed)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.schema.result import Result
-from loadgen.store.foreign import aiperf, genai_perf, guidellm, inference_perf, inferencex, llm_d, sglang, vllm_bench
+from loadgen.store.foreign import aiperf, guidellm, inference_perf, inferencex, llm_d, sglang, vllm_bench
 
 TOOLS = "vllm bench serve, SGLang, guidellm, aiperf, genai-perf, inference-perf, InferenceX or llm-d"
 
@@ -34,8 +34,7 @@ _TOOLS = (
     _Tool("SGLang's bench_serving", sglang.KEYS, sglang.read, several=True),  # before vLLM, whose keys it has, too
     _Tool("vllm bench serve", vllm_bench.KEYS, vllm_bench.read, several=True),
     _Tool("guidellm", guidellm.KEYS, _one(guidellm.read)),
-    # genai-perf and its successor have the same metrics, and differ in what they say of the load.
-    _Tool("genai-perf", aiperf.KEYS, _one(genai_perf.read), config_keys=genai_perf.CONFIG_KEYS),
+    _Tool("genai-perf", aiperf.KEYS, _one(aiperf.read_genai), config_keys=aiperf.GENAI_CONFIG_KEYS),
     _Tool("aiperf", aiperf.KEYS, _one(aiperf.read), config_keys=aiperf.CONFIG_KEYS),
     _Tool("inference-perf", inference_perf.KEYS, _one(inference_perf.read)),
     _Tool("InferenceX", inferencex.KEYS, inferencex.read, several=True),
