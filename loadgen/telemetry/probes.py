@@ -99,8 +99,9 @@ def _nccl_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
     rows = [(int(size), columns.split()) for size, columns in _NCCL_ROW.findall(printed)]
     if not rows:
         return
-    wrong = sum(int(count) for _, columns in rows for count in (columns[3], columns[7]) if count.isdigit())
-    yield ProbeFigure("all_reduce results", subject, float(wrong), "wrong", passed=wrong == 0)
+    counts = [int(count) for _, columns in rows for count in (columns[3], columns[7]) if count.isdigit()]
+    if counts:  # N/A where results were not checked
+        yield ProbeFigure("all_reduce results", subject, float(sum(counts)), "wrong", passed=sum(counts) == 0)
     size, columns = max(rows, key=lambda row: row[0])
     with contextlib.suppress(ValueError):
         yield ProbeFigure(f"all_reduce busbw at {size / GIB:g} GiB", subject, float(columns[6]), "GB/s")

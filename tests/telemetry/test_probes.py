@@ -110,6 +110,11 @@ def test_nccl_tests_with_a_wrong_result_fails(tmp_path: Path) -> None:
     assert (result.state, result.why) == ("fail", "8 GPUs: all_reduce results 3 wrong: failed")
 
 
+def test_nccl_tests_without_checks_say_nothing_of_results(tmp_path: Path) -> None:
+    row = "  8589934592  2147483648  float  sum  -1  41240  208.29  364.51  N/A  41110  208.95  365.66  N/A"
+    assert figures(run(tmp_path, "rccl", printing(row))) == {("all_reduce busbw at 8 GiB", "8 GPUs"): 365.66}
+
+
 @pytest.mark.parametrize("name", [probe.name for probe in PROBES])
 def test_a_tool_on_an_unknown_part_is_measured_and_not_judged_by_a_criterion(tmp_path: Path, name: str) -> None:
     printed = {"babel": BABEL.format(copy="12.0"), "transferbench": TRANSFERS.format(both="1.0")}.get(name)
