@@ -6,6 +6,7 @@ differently keeps its value and gets the tool's definition, which every table sh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -187,7 +188,7 @@ def at(document: bytes | msgspec.Raw, path: str, kind: Any) -> Any:  # noqa: ANN
 
 def gpus_of(name: str, count: int) -> list[GpuStatic]:
     """The GPUs that a file names; the vendor is concluded from the name."""
-    vendor: VendorName = "amd" if {"AMD", "MI"} & {name[:3].upper(), name[:2].upper()} else "nvidia"
+    vendor: VendorName = "amd" if re.search(r"\b(AMD|Instinct|MI)", name, re.IGNORECASE) else "nvidia"
     return [GpuStatic(index=index, vendor=vendor, name=name) for index in range(count)]
 
 

@@ -358,6 +358,9 @@ def test_reports_of_llm_d_as_json_and_yaml(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(json.dumps(document))
     command = read_result(tmp_path / "r.json").environment["server_command"]
     assert command == ["--tensor-parallel-size", "8", "--enforce-eager"]
+    document["scenario"]["stack"][1]["standardized"]["accelerator"]["model"] = "Instinct MI300X"
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    assert {gpu.vendor for gpu in read_result(tmp_path / "r.json").gpus} == {"amd"}
     for changes, words in (
         ({"version": "0.1"}, r"benchmark report 0\.1: expected version 0\.2 or 0\.2\.1"),
         ({"results": {}}, r"no results\.request_performance"),
