@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import loadgen
@@ -13,7 +13,6 @@ from loadgen.criteria import PHASES
 from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import duration
 from loadgen.profile.accept import Accept, accept_doubts
-from loadgen.profile.schema import Profile
 from loadgen.report.certificate import criterion_line, headline
 from loadgen.report.html.certificate import PAGE, verify_page
 from loadgen.report.junit import certificate_suites, write_ctrf, write_junit
@@ -64,28 +63,27 @@ def accept(options: argparse.Namespace) -> int:
         acceptance = Acceptance(settings, options.resume)
     print_status(f"acceptance: {acceptance.folder}")
     doubts = accept_doubts(acceptance.accept, settings.profile.server.engine).values()
-    for line in filter(None, (*doubts, _other_versions(acceptance))):
+    for line in doubts:
         print_status(line)
+    began = [line.vramp_version for line in acceptance.lines if isinstance(line, AcceptBegan | AcceptResumed)]
+    others = ", ".join(version for version in dict.fromkeys(began) if version != loadgen.__version__)
+    if others:
+        print_status(f"vramp {others} began it; this is {loadgen.__version__}, which judges all of it")
     try:
         if options.headless or plain_reason() is not None:
             interrupted = asyncio.run(drive(views(acceptance), acceptance.apply, _progress))
         else:
-            interrupted = _in_cockpit(acceptance)
+            from tui.app import Cockpit, open_cockpit
+            from tui.config import read_config
+            from tui.screens.accept import AcceptScreen
+
+            screen = AcceptScreen(acceptance.folder, views(acceptance), acceptance.apply)
+            interrupted = open_cockpit(Cockpit(screen, config=read_config()))
     except ResultError as error:
         # Not its own exit code, 1, which would say that the box failed.
         print_status(f"vramp: {error}\nwhat was measured is kept; --resume {acceptance.folder} goes on")
         return EXIT_CODES["inconclusive"]
     return _conclude(acceptance.folder, options, doubts, interrupted=interrupted)
-
-
-def _in_cockpit(acceptance: Acceptance) -> bool:
-    """Carry it out on the screen; return True if a signal ended it."""
-    from tui.app import Cockpit, open_cockpit
-    from tui.config import read_config
-    from tui.screens.accept import AcceptScreen
-
-    screen = AcceptScreen(acceptance.folder, views(acceptance), acceptance.apply)
-    return open_cockpit(Cockpit(screen, config=read_config()))
 
 
 def accept_parser() -> argparse.ArgumentParser:
@@ -126,7 +124,13 @@ def _settings(options: argparse.Namespace) -> AcceptSettings:
     if profile.server.engine == "attach" and options.starts is not None:
         raise ProfileError(f"{where}: --starts {options.starts}: an attached server has one start; leave it out")
     profile = profile.model_copy(update={"accept": profile.accept or Accept()})
-    demands, not_tested, like = _demands(profile, options.like or []) if options.resume is None else ((), (), ())
+    demands: tuple[Demand, ...] = ()
+    not_tested: tuple[str, ...] = ()
+    like: tuple[str, ...] = ()
+    if options.resume is None:
+        # The boxes of --like must have the GPUs of this one.
+        box = identity_of(asyncio.run(look_at_box(profile)), profile) if options.like else None
+        demands, not_tested, like = demands_of(profile, options.like or [], box)
     return AcceptSettings(
         profile=profile,
         where=where,
@@ -137,11 +141,6 @@ def _settings(options: argparse.Namespace) -> AcceptSettings:
         by=options.by,
         force=options.force,
     )
-
-
-def _demands(profile: Profile, like: Sequence[Path]) -> tuple[tuple[Demand, ...], tuple[str, ...], tuple[str, ...]]:
-    """What a profile demands, what is not tested, and the boxes of `like`, which must have the GPUs of this one."""
-    return demands_of(profile, like, identity_of(asyncio.run(look_at_box(profile)), profile) if like else None)
 
 
 def _unfinished(settings: AcceptSettings) -> Path | None:
@@ -155,13 +154,6 @@ def _unfinished(settings: AcceptSettings) -> Path | None:
     except VrampError:  # damaged, of another version, or of another profile: no reason not to begin a new one
         return None
     return newest if is_open and same else None
-
-
-def _other_versions(acceptance: Acceptance) -> str:
-    """What is said if another vramp measured a part of what goes on."""
-    began = [line.vramp_version for line in acceptance.lines if isinstance(line, AcceptBegan | AcceptResumed)]
-    others = ", ".join(version for version in dict.fromkeys(began) if version != loadgen.__version__)
-    return f"vramp {others} began it; this is {loadgen.__version__}, which judges all of it" if others else ""
 
 
 def _progress(print_line: Callable[[str], None]) -> Callable[[AcceptView], None]:

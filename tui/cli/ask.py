@@ -27,7 +27,19 @@ _TIMEOUT_S = 600.0
 
 def ask(options: argparse.Namespace) -> int:
     """Print the answer and its figures; return 0 if it is complete."""
-    url, prompt = _server_and_prompt(options)
+    words = list(options.words)
+    if options.url is None and not words:
+        raise ProfileError("vramp ask: which server? Name a profile, or give --url")
+    url = options.url if options.url is not None else _url_of(words.pop(0), options)
+    if len(words) > 1:
+        raise ProfileError("vramp ask: the prompt is one word of the command line: put it in quotes")
+    prompt = words[0] if words else _read_prompt()
+    if not prompt.strip():
+        raise ProfileError("vramp ask: the prompt is empty")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise ProfileError("vramp ask: the prompt is not valid UTF-8") from None
     return asyncio.run(_ask(url, prompt, options))
 
 
@@ -45,24 +57,6 @@ def _count(text: str) -> int:
     if not (text.isdecimal() and len(text) < 9 and int(text)):
         raise argparse.ArgumentTypeError(f"{text}: expected a number of tokens")
     return int(text)
-
-
-def _server_and_prompt(options: argparse.Namespace) -> tuple[str, str]:
-    """Raises `ProfileError`."""
-    words = list(options.words)
-    if options.url is None and not words:
-        raise ProfileError("vramp ask: which server? Name a profile, or give --url")
-    url = options.url if options.url is not None else _url_of(words.pop(0), options)
-    if len(words) > 1:
-        raise ProfileError("vramp ask: the prompt is one word of the command line: put it in quotes")
-    prompt = words[0] if words else _read_prompt()
-    if not prompt.strip():
-        raise ProfileError("vramp ask: the prompt is empty")
-    try:
-        prompt.encode()
-    except UnicodeEncodeError:
-        raise ProfileError("vramp ask: the prompt is not valid UTF-8") from None
-    return url, prompt
 
 
 def _url_of(name: str, options: argparse.Namespace) -> str:

@@ -111,7 +111,16 @@ def bench(options: argparse.Namespace) -> int:
     profile, where = profile_of(options)
     run = open_run(profile, where, options)
     interrupted = asyncio.run(follow(run))
-    return conclude(run, interrupted=interrupted, table=_table(options))
+    table: Callable[[Result], str]
+    match options.benchmark:
+        case "latency":
+            table = bench_table.latency_table
+        case "throughput":
+            table = bench_table.throughput_table
+        case _:
+            metrics, percents = options.percentile_metrics, options.metric_percentiles
+            table = partial(bench_table.serve_tables, metrics=metrics, percents=percents)
+    return conclude(run, interrupted=interrupted, table=table)
 
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
@@ -122,7 +131,12 @@ def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
     for key in ("stages", "plan", "slo"):
         document.pop(key, None)
     # The tables are those of `vllm bench`, which counts what is sent at once like everything else.
-    chosen = {"endpoint": _endpoint(options), "seed": options.seed, "workers": options.workers}
+    endpoint: str | None = _BACKENDS.get(options.backend)  # None: the profile's
+    if options.endpoint is not None:
+        if options.endpoint not in _ENDPOINTS:
+            raise ProfileError(f"--endpoint {options.endpoint}: expected one of {', '.join(_ENDPOINTS)}")
+        endpoint = _ENDPOINTS[options.endpoint]
+    chosen = {"endpoint": endpoint, "seed": options.seed, "workers": options.workers}
     load |= {"first_wave": "counted"} | {key: value for key, value in chosen.items() if value is not None}
     document |= {"load": load, "canary": {"enabled": False}}
     _PARTS[options.benchmark](options, document)
@@ -152,7 +166,13 @@ def _serve(options: argparse.Namespace, document: dict[str, Any]) -> None:
     if options.temperature is not None:
         load["temperature"] = options.temperature
     if options.extra_body is not None:
-        load["extra_body"] = _json_object("--extra-body", options.extra_body)
+        try:
+            load["extra_body"] = json.loads(options.extra_body)
+        except ValueError as error:
+            raise ProfileError(f"--extra-body {options.extra_body}: not valid JSON: {error}") from None
+        if not isinstance(load["extra_body"], dict):
+            example = "'{\"top_k\": 20}'"
+            raise ProfileError(f"--extra-body {options.extra_body}: expected a JSON object, such as {example}")
     if options.request_rate is None:
         load["concurrency"] = options.max_concurrency or [options.num_prompts]
     else:
@@ -206,24 +226,6 @@ def _limit(text: str) -> tuple[str, str]:
     return name, f"{limit_ms}ms"
 
 
-def _json_object(option: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ProfileError(f"{option} {text}: not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ProfileError(f"{option} {text}: expected a JSON object, such as '{{\"top_k\": 20}}'")
-    return value
-
-
-def _table(options: argparse.Namespace) -> Callable[[Result], str]:
-    if options.benchmark == "latency":
-        return bench_table.latency_table
-    if options.benchmark == "throughput":
-        return bench_table.throughput_table
-    return partial(bench_table.serve_tables, metrics=options.percentile_metrics, percents=options.metric_percentiles)
-
-
 # The options.
 
 
@@ -253,10 +255,6 @@ def _list_of(parsed: Callable[[str], Any]) -> Callable[[str], list[Any]]:
     return lambda text: [parsed(part) for part in text.split(",")]
 
 
-def _rates(text: str) -> list[float] | None:
-    return None if text == "inf" else _list_of(_positive)(text)
-
-
 def _metric(name: str) -> str:
     if name not in _METRICS:
         raise argparse.ArgumentTypeError(f"{name!r}: expected some of {','.join(_METRICS)}")
@@ -276,9 +274,23 @@ def bench_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        _add_server(kind)
+        group = kind.add_argument_group("server")
+        group.add_argument("--profile", metavar="P", help="start the server of this profile, and stop it at the end")
+        add_shared(group, "--variant")
+        group.add_argument("--base-url", metavar="URL", help="a running server")
+        group.add_argument("--host", default="127.0.0.1", help="in place of --base-url (default: 127.0.0.1)")
+        group.add_argument("--port", type=port_of, default=8000, help="(default: 8000)")
+        add_shared(group, "--model")
+        group.add_argument("--served-model-name", metavar="M", help="its name in the API, if different")
+        group.add_argument("--backend", choices=_BACKENDS, help="(default: openai, which is completions)")
+        group.add_argument("--endpoint", metavar="PATH", help=" | ".join(_ENDPOINTS))
+        add_shared(group, "--api-key-env")
         add(kind.add_argument_group("load"))
-        _add_run(kind)
+        group = kind.add_argument_group("run")
+        group.add_argument("--seed", type=int, help="make the prompts and the schedule reproducible")
+        group.add_argument("--workers", type=int, metavar="N", help="worker processes")
+        add_shared(group, "--set", "--unset", TRUST)
+        add_result_options(group)
         for flag in (*_NOT_NEEDED, *_REFUSED):
             kind.add_argument(flag, nargs="*", help=argparse.SUPPRESS)
     return parser
@@ -304,40 +316,9 @@ def _refuse(options: argparse.Namespace) -> None:
         raise ProfileError("--max-concurrency: with --request-rate it bounds every stage; give one number")
 
 
-def _endpoint(options: argparse.Namespace) -> str | None:
-    """The endpoint by vramp's name; None leaves it to the profile. Raises `ProfileError`."""
-    if options.endpoint is not None:
-        if options.endpoint not in _ENDPOINTS:
-            raise ProfileError(f"--endpoint {options.endpoint}: expected one of {', '.join(_ENDPOINTS)}")
-        return _ENDPOINTS[options.endpoint]
-    return _BACKENDS[options.backend] if options.backend is not None else None
-
-
 def _given(options: argparse.Namespace, flag: str) -> list[str] | None:
     given: list[str] | None = getattr(options, flag.lstrip("-").replace("-", "_"))
     return given
-
-
-def _add_server(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("server")
-    group.add_argument("--profile", metavar="P", help="start the server of this profile, and stop it at the end")
-    add_shared(group, "--variant")
-    group.add_argument("--base-url", metavar="URL", help="a running server")
-    group.add_argument("--host", default="127.0.0.1", help="in place of --base-url (default: 127.0.0.1)")
-    group.add_argument("--port", type=port_of, default=8000, help="(default: 8000)")
-    add_shared(group, "--model")
-    group.add_argument("--served-model-name", metavar="M", help="its name in the API, if different")
-    group.add_argument("--backend", choices=_BACKENDS, help="(default: openai, which is completions)")
-    group.add_argument("--endpoint", metavar="PATH", help=" | ".join(_ENDPOINTS))
-    add_shared(group, "--api-key-env")
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("run")
-    group.add_argument("--seed", type=int, help="make the prompts and the schedule reproducible")
-    group.add_argument("--workers", type=int, metavar="N", help="worker processes")
-    add_shared(group, "--set", "--unset", TRUST)
-    add_result_options(group)
 
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
@@ -366,7 +347,12 @@ def _add_serve(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-concurrency", type=_list_of(_count), metavar="N[,N...]", help="closed loop; with a rate, an upper bound"
     )
-    group.add_argument("--request-rate", type=_rates, metavar="R[,R...]|inf", help="open loop (default: inf, at once)")
+    group.add_argument(
+        "--request-rate",
+        type=lambda text: None if text == "inf" else _list_of(_positive)(text),
+        metavar="R[,R...]|inf",
+        help="open loop (default: inf, at once)",
+    )
     group.add_argument("--burstiness", type=_positive, default=1.0, metavar="B", help="1 is Poisson (default)")
     group.add_argument("--temperature", type=float, metavar="T", help="(default: 0, or the profile's)")
     group.add_argument("--extra-body", metavar="JSON", help="fields to add to every request")

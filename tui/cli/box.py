@@ -30,7 +30,6 @@ from loadgen.report.examination import doctor_text, findings_json, findings_text
 from loadgen.report.tabular import json_text
 from loadgen.run.evidence import Scene, gpu_table, take_evidence
 from loadgen.schema.finding import Finding, Skipped, not_checked
-from loadgen.schema.samples import Examination
 from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import NEEDS_BOX, check_profile
 from loadgen.server.preflight.outdated import outdated
@@ -39,7 +38,7 @@ from loadgen.server.process.ports import holder_of
 from loadgen.server.process.records import ServerRecord, find_servers, remains
 from loadgen.server.vllm.client import ServerClient
 from loadgen.telemetry.backends import has_sign
-from loadgen.telemetry.capture import CapturedPart, write_capture
+from loadgen.telemetry.capture import write_capture
 from loadgen.telemetry.examine import DUMP_PACE, Pace, capture_header, examine
 from loadgen.telemetry.gpus_now import read_gpus
 from loadgen.telemetry.probes import PROBES, chosen_probes, run_probes
@@ -97,9 +96,16 @@ def doctor(options: argparse.Namespace) -> int:
     """Print what was found; 1 if there are GPUs, or `--telemetry` names some, that nothing measures."""
     if options.evidence is not None:
         return _evidence(options.evidence)
-    if options.dump is not None:
-        _require_writable(options.dump)
-    pace = Pace() if options.dump is None else DUMP_PACE
+    dump: Path | None = options.dump
+    if dump is not None:  # checked before the measurement, which takes ten seconds
+        if dump.is_dir():
+            raise ProfileError(f"--dump {dump}: is a folder; --dump takes the name of a file")
+        if not os.access(dump if dump.exists() else dump.absolute().parent, os.W_OK):
+            raise ProfileError(
+                f"--dump {dump}: cannot be written there; name a file in a folder that exists and is yours"
+            )
+
+    pace = Pace() if dump is None else DUMP_PACE
     try:
         # From here on, an interrupt has to end the children and remove this folder.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -113,8 +119,10 @@ def doctor(options: argparse.Namespace) -> int:
         return INTERRUPTED
     found = masked(replace(found, outdated=tuple(outdated(found.versions))))
     print_text(json_text(found) if options.json else doctor_text(found))
-    if options.dump is not None:
-        _dump(options.dump, found, trials)
+    if dump is not None:
+        header = capture_header(found, os.environ, datetime.now(UTC).isoformat(timespec="seconds"))
+        write_capture(dump, header, trials)
+        print_status(f"capture: {dump}")
     failed = any(result.state == "fail" for result in found.probes)
     return TelemetryError.exit_code if found.unmeasured or failed else 0
 
@@ -175,20 +183,6 @@ def _kept_folder(name: str) -> Path:
     return folder
 
 
-def _dump(path: Path, found: Examination, trials: list[CapturedPart]) -> None:
-    header = capture_header(found, os.environ, datetime.now(UTC).isoformat(timespec="seconds"))
-    write_capture(path, header, trials)
-    print_status(f"capture: {path}")
-
-
-def _require_writable(path: Path) -> None:
-    """Checked before the measurement, which takes ten seconds; raises `ProfileError`."""
-    if path.is_dir():
-        raise ProfileError(f"--dump {path}: is a folder; --dump takes the name of a file")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise ProfileError(f"--dump {path}: cannot be written there; name a file in a folder that exists and is yours")
-
-
 def doctor_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "vramp doctor",
@@ -232,8 +226,15 @@ def stop(options: argparse.Namespace) -> int:
     if options.list:
         print_text("\n".join(_line(record) for record in servers))
         return 0
-    clean = [_stop_one(record, options.timeout) for record in _chosen(servers, options)]
-    return 0 if all(clean) else ServerError.exit_code
+
+    code = 0
+    for record in _chosen(servers, options):
+        print_status(f"stopping {_line(record)}")
+        report = asyncio.run(stop_server(record, timeout_s=options.timeout))
+        print_status(report.sentence)
+        if not report.clean:
+            code = ServerError.exit_code
+    return code
 
 
 def stop_parser() -> argparse.ArgumentParser:
@@ -254,7 +255,14 @@ def stop_parser() -> argparse.ArgumentParser:
 
 def _chosen(servers: list[ServerRecord], options: argparse.Namespace) -> list[ServerRecord]:
     if options.port is not None:
-        return _on_port(servers, options.port, force=options.force)
+        there = [record for record in servers if record.port == options.port]
+        free = [record for record in there if options.force or not _use(record)]
+        if there and not free:
+            raise ServerError(f"the server on port {options.port} is {_use(there[0])}; --force stops it all the same")
+        if not there:
+            others = ", ".join(str(record.port) for record in servers) or "none"
+            raise ServerError(f"no server that vramp started listens on port {options.port}; running ones: {others}")
+        return free
     used = [record for record in servers if _use(record)]
     chosen = [record for record in servers if record not in used]
     if not options.all and len(chosen) > 1:
@@ -267,17 +275,6 @@ def _chosen(servers: list[ServerRecord], options: argparse.Namespace) -> list[Se
     return chosen
 
 
-def _on_port(servers: list[ServerRecord], port: int, *, force: bool) -> list[ServerRecord]:
-    there = [record for record in servers if record.port == port]
-    free = [record for record in there if force or not _use(record)]
-    if there and not free:
-        raise ServerError(f"the server on port {port} is {_use(there[0])}; --force stops it all the same")
-    if not there:
-        others = ", ".join(str(record.port) for record in servers) or "none"
-        raise ServerError(f"no server that vramp started listens on port {port}; running ones: {others}")
-    return free
-
-
 def _use(record: ServerRecord) -> str:
     """Which vramp uses it now, in words; empty if none."""
     if record.orphaned:
@@ -286,13 +283,6 @@ def _use(record: ServerRecord) -> str:
     if driver:
         return f"driven by {driver}"
     return f"run by {owner}" if owner else ""
-
-
-def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
-    print_status(f"stopping {_line(record)}")
-    report = asyncio.run(stop_server(record, timeout_s=timeout_s))
-    print_status(report.sentence)
-    return report.clean
 
 
 def _line(record: ServerRecord) -> str:

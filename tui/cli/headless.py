@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from loadgen.profile.schema import Profile
     from loadgen.run.operations import Operation
     from loadgen.run.run import Run
-    from loadgen.schema.engine import EngineView
     from loadgen.schema.result import Result
     from loadgen.schema.snapshot import Snapshot
 
@@ -117,9 +116,18 @@ class Progress:
         self._next_s = 0.0
 
     def update(self, snapshot: Snapshot) -> None:
-        self._show_findings(snapshot)
+        for finding in snapshot.findings[self._findings :]:
+            if finding.severity != "info":  # `vramp check` shows all of them
+                remedy = f" -> {finding.fix}" if finding.fix else ""
+                self._print_line(
+                    f"{snapshot.t_s:7.1f} s  preflight {finding.severity}: {finding.id}: {finding.seen}{remedy}"
+                )
+        self._findings = len(snapshot.findings)
         if snapshot.phase == "starting":
-            self._show_milestones(snapshot)
+            for milestone in snapshot.server.milestones:
+                if milestone.state == "done" and milestone.id not in self._milestones:
+                    self._milestones.add(milestone.id)
+                    self._print_line(f"{snapshot.t_s:7.1f} s  server: {milestone.label} {milestone.detail}".rstrip())
         for event in snapshot.events[self._events :]:
             self._print_line(f"{event.t_s:7.1f} s  {event.kind}: {event.text}")
         self._events = len(snapshot.events)
@@ -129,22 +137,6 @@ class Progress:
             self._next_s = snapshot.t_s + _EVERY_S
             self._print_line(_line(snapshot))
 
-    def _show_findings(self, snapshot: Snapshot) -> None:
-        """Show the findings that need action; `vramp check` shows all of them."""
-        found, self._findings = snapshot.findings[self._findings :], len(snapshot.findings)
-        for finding in found:
-            if finding.severity != "info":
-                remedy = f" -> {finding.fix}" if finding.fix else ""
-                self._print_line(
-                    f"{snapshot.t_s:7.1f} s  preflight {finding.severity}: {finding.id}: {finding.seen}{remedy}"
-                )
-
-    def _show_milestones(self, snapshot: Snapshot) -> None:
-        for milestone in snapshot.server.milestones:
-            if milestone.state == "done" and milestone.id not in self._milestones:
-                self._milestones.add(milestone.id)
-                self._print_line(f"{snapshot.t_s:7.1f} s  server: {milestone.label} {milestone.detail}".rstrip())
-
 
 def _line(snapshot: Snapshot) -> str:
     load, point = snapshot.load, snapshot.point
@@ -152,23 +144,20 @@ def _line(snapshot: Snapshot) -> str:
         return f"{snapshot.t_s:7.1f} s  {snapshot.headline}"
     stage = f"stage {load.stage} of {max(load.stage, load.stages_planned)}"
     if load.concurrency == 0:
-        return f"{snapshot.t_s:7.1f} s  {stage}{_engine_figures(snapshot.engine)}  {snapshot.headline}"
+        figures, engine = "", snapshot.engine
+        if engine is not None:
+            ttft = engine.latency_ms.get("ttft")
+            figures = (
+                f"  running {count(engine.running)}  waiting {count(engine.waiting)}  KV {percent(engine.kv_usage)}"
+                f"  {significant(engine.generation_tokens_per_s)} tok/s"
+                f"  TTFT p50 {interval(ttft.within.get('p50') if ttft is not None else None)} ms"
+            )
+        return f"{snapshot.t_s:7.1f} s  {stage}{figures}  {snapshot.headline}"
     wanted = target(load.concurrency, load.rate, in_sessions=load.in_sessions)
     return (
         f"{snapshot.t_s:7.1f} s  {stage}  {wanted}  held {load.held}"
         f"  {significant(point.output_tokens_per_s)} tok/s  TTFT p50 {significant(point.ttft_p50_ms)} ms"
         f"  TPOT p50 {significant(point.tpot_p50_ms)} ms  {snapshot.headline}"
-    )
-
-
-def _engine_figures(engine: EngineView | None) -> str:
-    if engine is None:
-        return ""
-    ttft = engine.latency_ms.get("ttft")
-    return (
-        f"  running {count(engine.running)}  waiting {count(engine.waiting)}  KV {percent(engine.kv_usage)}"
-        f"  {significant(engine.generation_tokens_per_s)} tok/s"
-        f"  TTFT p50 {interval(ttft.within.get('p50') if ttft is not None else None)} ms"
     )
 
 
@@ -205,7 +194,15 @@ def open_run(profile: Profile, where: str, options: argparse.Namespace, **settin
 
     address = None if options.metrics_port is None else (options.metrics_host, options.metrics_port)
     settings |= {"json_path": options.json, "junit_path": options.junit, "force": options.force}
-    settings["alert"] = () if options.alert is None else _command(options.alert)
+    if options.alert is not None:
+        # Its words as a shell would split them.
+        try:
+            settings["alert"] = tuple(shlex.split(options.alert))
+        except ValueError as error:
+            raise ProfileError(f"--alert {options.alert}: {error}") from error
+        if not settings["alert"]:
+            raise ProfileError("--alert: expected a command, such as --alert 'notify-send vramp'")
+
     with before_anything_runs():
         run = Run(RunSettings(profile, where=where, metrics_address=address, **settings))
     if run.metrics_port is not None:
@@ -215,17 +212,6 @@ def open_run(profile: Profile, where: str, options: argparse.Namespace, **settin
                 f"warning: {options.metrics_host} is open to other machines: anyone who reaches it can read the figures"
             )
     return run
-
-
-def _command(text: str) -> tuple[str, ...]:
-    """Split the words of `--alert` as a shell would; raises `ProfileError`."""
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError as error:
-        raise ProfileError(f"--alert {text}: {error}") from error
-    if not words:
-        raise ProfileError("--alert: expected a command, such as --alert 'notify-send vramp'")
-    return words
 
 
 def run_headless(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, spoken: bool = False) -> int:

@@ -12,7 +12,6 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -49,13 +48,19 @@ _PAGE = re.compile(r"https://recipes\.vllm\.ai/([^/?#]+/[^/?#]+?)(?:\.json)?/?(?
 
 
 def import_profile(options: argparse.Namespace) -> int:
+    defines = {}
+    for text in options.define:
+        name, separator, value = text.partition("=")
+        if not separator or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ProfileError(f"--define {text}: expected NAME=VALUE, such as TP=8")
+        defines[name] = value
     choice = RecipeChoice(
         hardware=options.hardware,
         variant=options.variant,
         strategy=options.strategy,
         features=None if options.features is None else [word for word in options.features.split(",") if word],
         row=options.row,
-        defines=dict(_define(text) for text in options.define),
+        defines=defines,
     )
     data, origin = read_source(options.source, choice)
     imported = import_text(data, origin.name, choice)
@@ -65,7 +70,10 @@ def import_profile(options: argparse.Namespace) -> int:
     if options.out is None or options.out == STDOUT:
         return print_output(text)
     path = options.out / f"{imported.name}.toml" if options.out.is_dir() else options.out
-    _write(path, text, force=options.force)
+    with reported_as(f"{path}: the profile cannot be written"):
+        if path.exists() and not options.force and not takes_bytes(path):
+            raise ProfileError(f"{path}: there is such a file; --force replaces it")
+        write_named(path, text.encode())
     print_status(f"profile: {path}")
     return 0
 
@@ -91,13 +99,6 @@ def import_profile_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _define(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise ProfileError(f"--define {text}: expected NAME=VALUE, such as TP=8")
-    return name, value
-
-
 def read_source(source: str, choice: RecipeChoice, max_bytes: int = MAX_BYTES) -> tuple[bytes, Origin]:
     """The bytes of a file or a URL, up to one more than `max_bytes`, and their origin; raises `ProfileError`."""
     if "://" in source:
@@ -108,17 +109,14 @@ def read_source(source: str, choice: RecipeChoice, max_bytes: int = MAX_BYTES) -
     elif source == _STDIN:
         data, origin = sys.stdin.buffer.read(max_bytes + 1), Origin("standard input")
     else:
-        data = _file_bytes(Path(source), max_bytes)
-        origin = Origin(source, _commit_of(Path(source), data))
+        path = Path(source)
+        try:
+            with path.open("rb") as file:
+                data = file.read(max_bytes + 1)
+        except (OSError, ValueError) as error:
+            raise ProfileError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        origin = Origin(source, _commit_of(path, data))
     return data, origin._replace(sha256=hashlib.sha256(data).hexdigest())
-
-
-def _file_bytes(path: Path, max_bytes: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(max_bytes + 1)
-    except (OSError, ValueError) as error:
-        raise ProfileError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _commit_of(path: Path, data: bytes) -> str:
@@ -180,13 +178,6 @@ def _require_https(request: httpx.Request) -> None:
         raise ProfileError(f"{request.url}: expected https: what is fetched names programs to run")
 
 
-def _write(path: Path, text: str, *, force: bool) -> None:
-    with reported_as(f"{path}: the profile cannot be written"):
-        if path.exists() and not force and not takes_bytes(path):
-            raise ProfileError(f"{path}: there is such a file; --force replaces it")
-        write_named(path, text.encode())
-
-
 # `vramp reference`.
 
 _MAX_REFERENCE_BYTES = 64 << 20
@@ -210,8 +201,17 @@ def reference(options: argparse.Namespace) -> int:
     if len(data) > _MAX_REFERENCE_BYTES:
         limit = f"{_MAX_REFERENCE_BYTES >> 20} MiB"
         raise ProfileError(f"{options.source}: larger than {limit}; keep only the records you need")
-    result = _result(data, origin, dict(_condition(text) for text in options.where))
-    table = reference_of(result, options.cite or _source_words(origin))
+    where = {}
+    for text in options.where:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise ProfileError(f"--where {text}: expected KEY=VALUE, such as precision=fp8")
+        where[key] = value
+    result = _result(data, origin, where)
+
+    commit = f" at commit {origin.commit}" if origin.commit else ""
+    when = f", fetched {origin.fetched}" if origin.fetched else ""
+    table = reference_of(result, options.cite or f"{origin.name}{commit}{when}, sha256 {origin.sha256}")
     if not table["points"]:
         raise ProfileError(f"{options.source}: no load with a number of streams or a rate, and figures")
     print_status(f"{counted(len(table['points']), 'load')} with figures, measured by {result.measured_by}")
@@ -231,13 +231,6 @@ def reference_parser() -> argparse.ArgumentParser:
     parser.add_argument("--cite", metavar="TEXT", help="the source in words, in place of the file's name and commit")
     parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="write it there")
     return parser
-
-
-def _condition(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        raise ProfileError(f"--where {text}: expected KEY=VALUE, such as precision=fp8")
-    return key, value
 
 
 def _result(data: bytes, origin: Origin, where: dict[str, str]) -> Result:
@@ -260,21 +253,13 @@ def _selected(data: bytes, where: dict[str, str]) -> bytes:
     kept = [record for record in records if all(_text(record.get(key)) == value for key, value in where.items())]
     if not kept:
         conditions = " ".join(f"{key}={value}" for key, value in where.items())
-        there = "; ".join(_values_words(records, key) for key in where)
-        raise ProfileError(f"--where {conditions}: no record has this; {there}")
+        there = []
+        for key in where:
+            values = ", ".join(sorted({_text(record[key]) for record in records if key in record}))
+            there.append(f"{key} is {values[:_MAX_VALUES]}" if values else f"none has the key {key}")
+        raise ProfileError(f"--where {conditions}: no record has this; {'; '.join(there)}")
     return b"\n".join(json.dumps(record).encode() for record in kept)
-
-
-def _values_words(records: list[dict[str, Any]], key: str) -> str:
-    values = ", ".join(sorted({_text(record[key]) for record in records if key in record}))
-    return f"{key} is {values[:_MAX_VALUES]}" if values else f"none has the key {key}"
 
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _source_words(origin: Origin) -> str:
-    commit = f" at commit {origin.commit}" if origin.commit else ""
-    fetched = f", fetched {origin.fetched}" if origin.fetched else ""
-    return f"{origin.name}{commit}{fetched}, sha256 {origin.sha256}"

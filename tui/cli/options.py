@@ -274,7 +274,10 @@ def profile_from(document: Mapping[str, Any], where: str, options: argparse.Name
     unset_keys(chosen, options.unset, before=document)
     if options.url is not None:
         chosen["server"] = {"engine": "attach", "url": options.url}
-    if _is_in_tables(chosen):  # otherwise `build_profile` says what is wrong
+    tables = [chosen.get(name, {}) for name in ("server", "load", "plan", "cluster")]
+    stages = chosen.get("stages", [])
+    # Otherwise `build_profile` says what is wrong.
+    if isinstance(stages, list) and all(isinstance(table, dict) for table in [*tables, *stages]):
         _set_options(chosen, options)
     return build_profile(chosen, where=where, overrides=options.set)
 
@@ -295,18 +298,6 @@ def _set_image(document: dict[str, Any], image: str) -> None:
     server["docker"]["image"] = image
 
 
-def _is_in_tables(document: Mapping[str, Any]) -> bool:
-    tables = [document.get(name, {}) for name in ("server", "load", "plan", "cluster")]
-    stages = document.get("stages", [])
-    return isinstance(stages, list) and all(isinstance(table, dict) for table in [*tables, *stages])
-
-
-def _telemetry(given: object, mode: str | None, exporters: list[str] | None) -> dict[str, Any]:
-    """The table with the options in place of its keys; a text in the profile is its mode."""
-    table = {"mode": given} if isinstance(given, str) else dict(given) if isinstance(given, dict) else {}
-    return table | ({"mode": mode} if mode is not None else {}) | ({"exporters": exporters} if exporters else {})
-
-
 def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     from loadgen.profile.load import Load
 
@@ -316,7 +307,10 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     telemetry = getattr(options, "telemetry", None)  # `vramp check` has no such option
     exporters = getattr(options, "exporter", None)
     if telemetry is not None or exporters:
-        document["telemetry"] = _telemetry(document.get("telemetry", {}), telemetry, exporters)
+        given = document.get("telemetry", {})
+        table = {"mode": given} if isinstance(given, str) else dict(given) if isinstance(given, dict) else {}
+        table |= {"mode": telemetry} if telemetry is not None else {}
+        document["telemetry"] = table | ({"exporters": exporters} if exporters else {})
     if options.model is not None:
         server["model"] = options.model
     if options.api_key_env is not None:
@@ -352,7 +346,12 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     load.update({name: _parse_option(name, text) for name, text in chosen.items()})
     _set_cluster(document, options)
     if options.slo is not None:
-        document["slo"] = dict(_parse_slo(entry) for entry in options.slo.split(","))
+        document["slo"] = {}
+        for entry in options.slo.split(","):
+            name, separator, limit = entry.partition("=")
+            if not separator:
+                raise ProfileError(f"--slo {entry}: expected metric_statistic=time, such as ttft_p99=2s, or failed=1%")
+            document["slo"][name.strip()] = limit.strip()
 
 
 def _plan_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -367,19 +366,15 @@ def _plan_of(options: argparse.Namespace) -> dict[str, Any]:
     given = next((name for name in ("requests", "duration", "warmup") if getattr(options, name) is not None), None)
     if given is not None:
         raise ProfileError(f"--ramp {options.ramp} says how long it takes: leave out --{given}")
-    return {"ramp": _parse_ramp(options.ramp), "by": "concurrency"}
-
-
-def _parse_ramp(text: str) -> dict[str, Any]:
     try:
-        first, last, over = text.split(":")
+        first, last, over = options.ramp.split(":")
         start, end = int(first), int(last)
     except ValueError:
-        raise ProfileError(f"--ramp {text}: expected streams, streams and a time, such as 1:64:60s") from None
+        raise ProfileError(f"--ramp {options.ramp}: expected streams, streams and a time, such as 1:64:60s") from None
     if start >= end:
         how = "stands still" if start == end else "goes down"
-        raise ProfileError(f"--ramp {text}: {how}; give the lower load first, such as 1:64:60s")
-    return {"start": start, "end": end, "over": over}
+        raise ProfileError(f"--ramp {options.ramp}: {how}; give the lower load first, such as 1:64:60s")
+    return {"ramp": {"start": start, "end": end, "over": over}, "by": "concurrency"}
 
 
 def _set_cluster(document: dict[str, Any], options: argparse.Namespace) -> None:
@@ -427,10 +422,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _parse_slo(entry: str) -> tuple[str, str]:
-    name, separator, limit = entry.partition("=")
-    if not separator:
-        raise ProfileError(f"--slo {entry}: expected metric_statistic=time, such as ttft_p99=2s, or failed=1%")
-    return name.strip(), limit.strip()

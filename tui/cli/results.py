@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from loadgen.errors import ProfileError, ResultError, reported_as
 from loadgen.format import counted
@@ -26,7 +25,7 @@ from loadgen.report.compare import (
 from loadgen.report.compare_document import compare_json, compare_markdown, compare_text, held_words
 from loadgen.report.csv import csv_report
 from loadgen.report.history import ListedRun, Trend, parsed_version, runs_listed, trends
-from loadgen.report.history_document import NamedRun, runs_json, runs_text, trend_text
+from loadgen.report.history_document import runs_json, runs_text, trend_text
 from loadgen.report.inferencex import inferencex_rows
 from loadgen.report.junit import compare_suite, write_junit
 from loadgen.report.llm_d import llm_d_reports
@@ -95,7 +94,7 @@ def report(options: argparse.Namespace) -> int:
     if options.detailed and not options.vllm_json:
         raise ProfileError("vramp report: --detailed goes with --vllm-json")
     if options.vllm_json or options.llm_d:
-        return _write_documents(_documents(results[0], options), options)
+        return _write_documents(results[0], options)
     return _write(_report_text(results, options), options.out)
 
 
@@ -142,29 +141,27 @@ def _write_page(text: str, name: str, run: str, out: Path | None) -> int:
     return 0
 
 
-def _documents(result: Result, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """The documents of the stages, each by the name of its file."""
-    if options.llm_d:
-        reports = llm_d_reports(result)
-        return {safe_file_name(f"benchmark_report_v0.2-{report['run']['uid']}.json"): report for report in reports}
-    documents = vllm_documents(result)
-    if options.detailed:
-        found = find_run(options.runs[0])
-        documents = with_requests(documents, read_rows(found.parent if found.is_file() else found))
-    return dict(zip(vllm_file_names(documents), documents, strict=True))
-
-
-def _write_documents(documents: dict[str, dict[str, Any]], options: argparse.Namespace) -> int:
-    """Print an object, or a list of several; or write a file each to a folder."""
+def _write_documents(result: Result, options: argparse.Namespace) -> int:
+    """Print the object of the only stage, or a list of several; or write a file each to a folder."""
     folder, run = options.out, options.runs[0]
+    if options.llm_d:
+        documents = llm_d_reports(result)
+        names = [safe_file_name(f"benchmark_report_v0.2-{document['run']['uid']}.json") for document in documents]
+    else:
+        documents = vllm_documents(result)
+        if options.detailed:
+            found = find_run(run)
+            documents = with_requests(documents, read_rows(found.parent if found.is_file() else found))
+        names = vllm_file_names(documents)
     if not documents:
         raise ResultError(f"{run}: there is no stage in which a request was sent: nothing to write")
+
     if folder is None or folder == STDOUT:
-        whole = list(documents.values())
-        return _write(json.dumps(whole[0] if len(whole) == 1 else whole, allow_nan=False) + "\n", None)
+        whole = documents[0] if len(documents) == 1 else documents
+        return _write(json.dumps(whole, allow_nan=False) + "\n", None)
     with reported_as(f"--out {folder}: must be a folder"):
         folder.mkdir(parents=True, exist_ok=True)
-    for name, document in documents.items():
+    for name, document in zip(names, documents, strict=True):
         _write(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
         print_status(f"report: {folder / name}")
     return 0
@@ -226,7 +223,14 @@ def baseline(options: argparse.Namespace) -> int:
         case "show":
             print_text(text_report(read_result(require_baseline(options.name))))
         case _:
-            _list_baselines()
+            for name, path in baselines().items():
+                try:
+                    result = read_result(path)
+                    began, stages = known_time(result.started_at) or "no date", counted(len(result.stages), "stage")
+                    words = f"{began}  {model_of(result)} on {hardware_of(result)}, {stages}"
+                except ResultError as error:
+                    words = str(error)
+                print_text(f"{name:<24}{words}")
     return 0
 
 
@@ -241,17 +245,6 @@ def baseline_parser() -> argparse.ArgumentParser:
     for verb, words in (("show", "the table of its result"), ("remove", "remove it")):
         what.add_parser(verb, help=words).add_argument("name", metavar="NAME")
     return parser
-
-
-def _list_baselines() -> None:
-    for name, path in baselines().items():
-        try:
-            result = read_result(path)
-            began = known_time(result.started_at) or "no date"
-            words = f"{began}  {model_of(result)} on {hardware_of(result)}, {counted(len(result.stages), 'stage')}"
-        except ResultError as error:
-            words = str(error)
-        print_text(f"{name:<24}{words}")
 
 
 # `vramp compare`: runs against the first of them, and a gate for CI.
@@ -305,7 +298,9 @@ def compare(options: argparse.Namespace) -> int:
     a, *others = with_meant_shapes(named)
     comparisons = [compare_runs(a, b, confidence=options.confidence / 100, any_shape=options.force) for b in others]
     for comparison, (_, b) in zip(comparisons, others, strict=True):
-        _require_comparable(comparison, force=options.force, charted=options.html and _share_a_shape(a[1], b))
+        shapes = [{(load.isl, load.osl) for load in stages_by_load(result)} for result in (a[1], b)]
+        charted = options.html and not shapes[0].isdisjoint(shapes[1])
+        _require_comparable(comparison, force=options.force, charted=charted)
     held = [hold_against(comparison, limits, strict=options.strict) for comparison in comparisons]
     if options.junit is not None:
         suites = [compare_suite(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
@@ -316,7 +311,9 @@ def compare(options: argparse.Namespace) -> int:
         page = compare_page([a, *others], comparisons)
         code = _write_page(page, "compare.html", options.others[-1], options.out)
     else:
-        code = _write(printable(f"{_compared_text(comparisons, options)}\n"), options.out)
+        form, between = (compare_markdown, "\n\n") if options.markdown else (compare_text, "\n")
+        text = compare_json(comparisons) if options.json else between.join(map(form, comparisons))
+        code = _write(printable(f"{text}\n"), options.out)
     broken = [_print_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
     return max(code, *broken)
 
@@ -341,13 +338,6 @@ def _compare_boxes(folders: Sequence[Path], options: argparse.Namespace) -> int:
     return _write(printable(f"{text}\n"), options.out)
 
 
-def _compared_text(comparisons: Sequence[RunComparison], options: argparse.Namespace) -> str:
-    if options.json:
-        return compare_json(comparisons)
-    form, between = (compare_markdown, "\n\n") if options.markdown else (compare_text, "\n")
-    return between.join(map(form, comparisons))
-
-
 def compare_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp compare", "How runs differ from the first, with confidence intervals.", _COMPARE_EPILOG)
     parser.add_argument("a", metavar="A", help="the RUN that the others are compared with")
@@ -369,12 +359,6 @@ def compare_parser() -> argparse.ArgumentParser:
     form.add_argument("--html", action="store_true", help="one file with all runs in one chart, for a browser")
     parser.add_argument("--out", metavar="PATH", type=Path, help="write it there")
     return parser
-
-
-def _share_a_shape(a: Result, b: Result) -> bool:
-    """Whether one chart can show both."""
-    shapes_a, shapes_b = ({(load.isl, load.osl) for load in stages_by_load(result)} for result in (a, b))
-    return not shapes_a.isdisjoint(shapes_b)
 
 
 def _require_comparable(comparison: RunComparison, *, force: bool, charted: bool) -> None:
@@ -436,7 +420,18 @@ def runs(options: argparse.Namespace) -> int:
         shown = trends(found, options.trend, options.since, options.load)
         if not shown:
             raise ResultError(f"--trend {options.trend}: no two of {len(found)} runs have it at one load")
-    return write_output(_rendered(root, [(name, summary) for name, summary, _ in found], shown, options), options.out)
+
+    named = [(name, summary) for name, summary, _ in found]
+    last = named[: options.last] if options.last > 0 else named
+    if options.json:
+        text = runs_json(str(root), named, shown) + "\n"
+    elif options.html:
+        from loadgen.report.html.history_page import history_page
+
+        text = history_page(str(root), last, shown)
+    else:
+        text = printable((trend_text(shown) if shown else runs_text(last, len(named) - len(last))) + "\n")
+    return write_output(text, options.out)
 
 
 def runs_parser() -> argparse.ArgumentParser:
@@ -462,14 +457,3 @@ def _passes(summary: ListedRun, filters: dict[str, str]) -> bool:
     if version is not None and not f"{summary.version}.".replace("+", ".").startswith(f"{version.removesuffix('.')}."):
         return False
     return all(part.lower() in getattr(summary, name).lower() for name, part in filters.items() if name != "vllm")
-
-
-def _rendered(root: Path, found: Sequence[NamedRun], shown: Sequence[Trend], options: argparse.Namespace) -> str:
-    if options.json:
-        return runs_json(str(root), found, shown) + "\n"
-    last = found[: options.last] if options.last > 0 else found
-    if options.html:
-        from loadgen.report.html.history_page import history_page
-
-        return history_page(str(root), last, shown)
-    return printable((trend_text(shown) if shown else runs_text(last, len(found) - len(last))) + "\n")

@@ -57,7 +57,14 @@ class Spoken:
         for event in snapshot.events[self._events :]:
             self._report(f"{event.kind}: {event.text}")
         self._events = len(snapshot.events)
-        self._report_stages(snapshot)
+        for stage in snapshot.stages[self._ended :]:
+            if stage.number > self._begun:
+                self._begun = stage.number
+                planned = max(stage.number, snapshot.load.stages_planned)
+                self._report(f"stage {stage.number} of {planned} begins: {_target(stage)}")
+            if not stage.running:
+                self._ended += 1
+                self._report(stage_words(stage))
         self._report_verdicts(snapshot)
         self._report_failures(snapshot)
         if snapshot.phase != self._phase:
@@ -86,16 +93,6 @@ class Spoken:
             self._report(f"server {server.engine} is {server.state}{model}")
             if server.diagnosis is not None:
                 self._report(f"{server.diagnosis.title}. {server.diagnosis.remedy}")
-
-    def _report_stages(self, snapshot: Snapshot) -> None:
-        for stage in snapshot.stages[self._ended :]:
-            if stage.number > self._begun:
-                self._begun = stage.number
-                planned = max(stage.number, snapshot.load.stages_planned)
-                self._report(f"stage {stage.number} of {planned} begins: {_target(stage)}")
-            if not stage.running:
-                self._ended += 1
-                self._report(stage_words(stage))
 
     def _report_verdicts(self, snapshot: Snapshot) -> None:
         """Report a verdict once, with its figures at that time, and again when it no longer holds."""

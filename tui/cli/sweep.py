@@ -96,20 +96,16 @@ def _profiles(options: argparse.Namespace) -> tuple[str, dict[str, Profile]]:
         options.variant = None if name == BASE and BASE not in offered else name
         profiles[name], _ = profile_of(options)
     if options.variants == _ALL:
-        profiles = _with_load_of_base(profiles)
+        # Another load is another workload, which a sweep cannot compare.
+        alike = {name: one for name, one in profiles.items() if not differing_load(profiles[BASE], one)}
+        if left_out := [name for name in profiles if name not in alike]:
+            print_status(f"left out, because their load is not that of {BASE}: {', '.join(left_out)}")
+        if len(alike) == 1:
+            raise ProfileError(
+                f"no variant has the load of {BASE}: name some with --variants, or set one load with options"
+            )
+        profiles = alike
     return str(document["name"]), profiles
-
-
-def _with_load_of_base(profiles: dict[str, Profile]) -> dict[str, Profile]:
-    """The variants with the load of the base; others are another workload, which a sweep cannot compare."""
-    alike = {name: one for name, one in profiles.items() if not differing_load(profiles[BASE], one)}
-    if left_out := [name for name in profiles if name not in alike]:
-        print_status(f"left out, because their load is not that of {BASE}: {', '.join(left_out)}")
-    if len(alike) == 1:
-        raise ProfileError(
-            f"no variant has the load of {BASE}: name some with --variants, or set one load with options"
-        )
-    return alike
 
 
 def _run_all(folder: Path, state: Sweep, profiles: dict[str, Profile], *, force: bool) -> tuple[Sweep, list[int]]:
