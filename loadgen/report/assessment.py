@@ -14,7 +14,7 @@ from loadgen.report.notes import Note, has_numbers
 from loadgen.report.output import is_of_output, output_verdicts
 from loadgen.report.tabular import Bad, judged
 from loadgen.schema.finding import Verdict
-from loadgen.schema.result import FailureCheck, Result, SloCheck, StageResult, met_limits
+from loadgen.schema.result import FailureCheck, Result, StageResult, met_limits
 from loadgen.searches import SEARCHES
 
 _QUEUES = ("kv-limited", "queueing")
@@ -101,24 +101,24 @@ def missed_words(stage: StageResult) -> list[str]:
 
 def limit_words(stage: StageResult) -> dict[str, str]:
     """Each latency limit of a stage, and how it was missed; empty if it was met."""
-    found = {
-        f"{name} <= {exact(check.limit_ms)} ms": "" if check.met else _missed_check(name, check)
-        for name, check in stage.slo.items()
-    }
+    found = {}
+    for name, check in stage.slo.items():
+        limit, missed = f"{exact(check.limit_ms)} ms", ""
+        if check.is_empty and not check.met:
+            missed = f"{name} was not measured, limit {limit}"
+        elif not check.met:
+            measured = UNKNOWN if check.measured_ms is None else f"{exact(check.measured_ms)} ms"
+            beyond = check.missed and check.population
+            streams = f" ({check.missed:,} of {check.population:,} beyond it)" if beyond else ""
+            missed = f"{name} {measured}, limit {limit}{streams}"
+        found[f"{name} <= {limit}"] = missed
+
     goodput = stage.goodput
     if goodput is not None and goodput.share is not None:
         wanted = exact_percent(goodput.wanted)
         missed = "" if goodput.met else f"goodput {exact_percent(goodput.share)}, wanted {wanted}"
         found[f"goodput >= {wanted}"] = missed
     return found
-
-
-def _missed_check(name: str, check: SloCheck) -> str:
-    if check.is_empty:
-        return f"{name} was not measured, limit {exact(check.limit_ms)} ms"
-    measured = UNKNOWN if check.measured_ms is None else f"{exact(check.measured_ms)} ms"
-    streams = f" ({check.missed:,} of {check.population:,} beyond it)" if check.missed and check.population else ""
-    return f"{name} {measured}, limit {exact(check.limit_ms)} ms{streams}"
 
 
 def titles(stages: Sequence[StageResult]) -> dict[int, str]:

@@ -238,7 +238,11 @@ def _gpus(certificate: Certificate) -> str:
 def _rows(boxes: Mapping[str, Certificate], figures: Sequence[str]) -> list[BoxRow]:
     known = {name: {title(one.demand): one for one in box.criteria} for name, box in boxes.items()}
     pairs = [(name, figure) for name in boxes for figure in figures]
-    badness = {(name, figure): _badness(known[name][figure]) for name, figure in pairs}
+    badness = {}  # the values, turned so that higher is worse
+    for name, figure in pairs:
+        one = known[name][figure]
+        sign = 1 if one.demand.direction == "at_most" else -1
+        badness[name, figure] = [sign * value for value in one.values]
     chances = []
     for name, figure in pairs:
         others = [value for other in boxes if other != name for value in badness[other, figure]]
@@ -257,11 +261,6 @@ def _rows(boxes: Mapping[str, Certificate], figures: Sequence[str]) -> list[BoxR
         values = {figure: fmean(known[name][figure].values) for figure in figures}
         rows.append(BoxRow(name, box, rank, worse if worse or can_tell else None, values))
     return rows
-
-
-def _badness(one: Criterion) -> list[float]:
-    """The values of a criterion, turned so that higher is worse."""
-    return [value if one.demand.direction == "at_most" else -value for value in one.values]
 
 
 def _rank(own: float, means: Sequence[float]) -> float:

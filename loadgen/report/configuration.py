@@ -125,40 +125,29 @@ def _configuration(result: Result) -> dict[str, str]:
     profile, environment = result.profile, result.environment
     flat: dict[str, Any] = {"model": model_of(result), "gpus": hardware_of(result)}
     flat |= {key: environment.get(key) for key in _BOX}
-    flat |= _gpu_settings(result)
+    if result.gpus:
+        # Of the first GPU: health verdicts report GPUs that differ within a box.
+        names = ("firmware", "compute_partition", "memory_partition", "hbm_total_bytes", "power_cap_default_w")
+        flat |= flattened({name: getattr(result.gpus[0], name) for name in names}, "gpu")
+        versions = flattened(result.telemetry_meta or {}, "telemetry")
+        flat |= {key: value for key, value in versions.items() if "version" in key or "driver" in key}
     flat |= flattened(environment.get("settings") or {}, "host")
     flat |= flattened(profile.get("server") or {}, "server")
     flat |= {f"server.args.{flag}": value for flag, value in flags_of(environment.get("server_command") or []).items()}
     flat |= {f"server.env.{name}": value for name, value in (environment.get("server_env") or {}).items()}
     flat |= flattened(profile.get("load") or {}, "load")
     flat |= {"slo": profile.get("slo") or None, "vramp": result.vramp_version, "workers": result.client.workers}
-    flat["workers.realtime"] = _realtime(result.client.realtime)
+    realtime = result.client.realtime
+    if realtime is not None:  # in words, so that slightly different shares compare equal
+        flat["workers.realtime"] = "never" if realtime < 0.05 else "always" if realtime > 0.95 else "at times"
     placed = result.client.placement
     flat["workers.cpus"] = placed.cpus if placed is not None and placed.pinned else None
     return {key: _text(value) for key, value in flat.items() if value is not None and not _is_noise(key)}
 
 
-def _realtime(share: float | None) -> str | None:
-    """The share in words, so that slightly different shares compare equal."""
-    if share is None:
-        return None
-    return "never" if share < 0.05 else "always" if share > 0.95 else "at times"
-
-
 def _is_noise(key: str) -> bool:
     name = key.rpartition(".")[2]
     return (key.startswith("server.") and name in _NOISE) or name == "seed" or key.startswith(_LOADS)
-
-
-def _gpu_settings(result: Result) -> dict[str, Any]:
-    """The first GPU's settings: health verdicts report GPUs that differ within a box."""
-    if not result.gpus:
-        return {}
-    first = result.gpus[0]
-    names = ("firmware", "compute_partition", "memory_partition", "hbm_total_bytes", "power_cap_default_w")
-    versions = {f"telemetry.{key}": value for key, value in flattened(result.telemetry_meta or {}).items()}
-    known = {key: value for key, value in versions.items() if "version" in key or "driver" in key}
-    return flattened({name: getattr(first, name) for name in names}, "gpu") | known
 
 
 def _text(value: object) -> str:

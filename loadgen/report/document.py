@@ -463,11 +463,6 @@ def baseline(stages: Sequence[StageResult]) -> Section:
     return Section(f"Against baseline {compared[0][1].name}" if compared else "", [Table(_BASELINE, rows)], reported)
 
 
-def _difference(row: tuple[str, Compared]) -> Value:
-    found = row[1].difference
-    return signed_percent(found.percent if found is not None else None)
-
-
 def _difference_word(row: tuple[str, Compared]) -> Value:
     found = row[1].difference
     return "" if found is None or found.word == "no evidence" else found.word
@@ -478,7 +473,7 @@ _BASELINE: tuple[Column[tuple[str, Compared]], ...] = (
     Column("figure", lambda row: FIGURES[row[1].figure].title, words=True),
     Column("baseline", lambda row: row[1].a),
     Column("measured", lambda row: row[1].b),
-    Column("difference", _difference),
+    Column("difference", lambda row: signed_percent(getattr(row[1].difference, "percent", None))),
     Column("", _difference_word, words=True),
 )
 

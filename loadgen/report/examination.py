@@ -57,13 +57,9 @@ def findings_json(findings: Sequence[Finding]) -> str:
 def findings_text(findings: Sequence[Finding]) -> str:
     """Each finding in a few lines, what was not checked, and a last line with counts."""
     blocks = [_finding(finding) for finding in by_severity(findings) if not finding.skipped]
-    return "\n\n".join(filter(None, [*blocks, _not_checked(findings), findings_count(findings)]))
-
-
-def _not_checked(findings: Sequence[Finding]) -> str:
-    """One block, with a paragraph for each reason."""
     rules = by_key((one.reason, one.rule) for finding in findings for one in finding.skipped)
-    return "\n".join(_wrapped(f"not checked: {', '.join(names)} - {reason}", "  ") for reason, names in rules.items())
+    skipped = [_wrapped(f"not checked: {', '.join(names)} - {reason}", "  ") for reason, names in rules.items()]
+    return "\n\n".join(filter(None, [*blocks, "\n".join(skipped), findings_count(findings)]))
 
 
 def findings_count(findings: Sequence[Finding]) -> str:
@@ -110,18 +106,15 @@ def verdict(found: Examination) -> str:
     lines = []
     for vendor in dict.fromkeys(each.vendor for each in found.tried):
         best = next((each for each in found.tried if each.vendor == vendor and each.works), None)
-        lines.append(f"{vendor}: {_measured(best)}")
+        if best is None:
+            lines.append(f"{vendor}: nothing works")
+            continue
+        doubted = sum(not check.plausible for exam in best.gpus for check in exam.checks)
+        doubt = f", {doubted} impossible values" if doubted else ""
+        absent = [name for name in _MAIN if any(getattr(exam.sample, name) is None for exam in best.gpus)]
+        without = f", without {', '.join(absent)}" if absent else ""
+        lines.append(f"{vendor}: {counted(len(best.gpus), 'GPU')} measured with {best.name}{without}{doubt}")
     return "\n".join(lines)
-
-
-def _measured(best: Tried | None) -> str:
-    if best is None:
-        return "nothing works"
-    doubted = sum(not check.plausible for exam in best.gpus for check in exam.checks)
-    doubt = f", {doubted} impossible values" if doubted else ""
-    absent = [name for name in _MAIN if any(getattr(exam.sample, name) is None for exam in best.gpus)]
-    without = f", without {', '.join(absent)}" if absent else ""
-    return f"{counted(len(best.gpus), 'GPU')} measured with {best.name}{without}{doubt}"
 
 
 def _box(found: Examination) -> str:
@@ -238,14 +231,14 @@ def _processes(exams: Sequence[GpuExam]) -> Iterator[str]:
 
 
 def _listed(processes: Sequence[GpuProcess]) -> tuple[str, ...]:
-    more = [f"{len(processes) - _MAX_PROCESSES} more"] if len(processes) > _MAX_PROCESSES else []
-    return (*map(_process, processes[:_MAX_PROCESSES]), *more)
-
-
-def _process(process: GpuProcess) -> str:
-    held = f" {memory(process.hbm_bytes)}" if process.hbm_bytes is not None else ""
-    user = f", {process.user}" if process.user else ""
-    return f"{process.name or '?'} ({process.pid}{user}){held}{': ' if process.command else ''}{process.command}"
+    lines = []
+    for process in processes[:_MAX_PROCESSES]:
+        held = f" {memory(process.hbm_bytes)}" if process.hbm_bytes is not None else ""
+        user = f", {process.user}" if process.user else ""
+        command = f": {process.command}" if process.command else ""
+        lines.append(f"{process.name or '?'} ({process.pid}{user}){held}{command}")
+    more = len(processes) - _MAX_PROCESSES
+    return (*lines, f"{more} more") if more > 0 else tuple(lines)
 
 
 def _missing(exams: Sequence[GpuExam]) -> list[str]:

@@ -175,14 +175,12 @@ def _of_result(folder: Path, result: Result) -> IndexEntry:
         output_tokens_per_s=best.throughput.output_tokens_per_s if best is not None else None,
         settings=hashlib.sha256(msgspec.json.encode(settings_of(result), order="sorted")).hexdigest()[:12],
     )
-    return IndexEntry(_packed(summary), msgspec.msgpack.encode(list(_stages(result))), ended=state != "goes on")
-
-
-def _stages(result: Result) -> Iterator[StageFigures]:
+    details = []
     for load, stages in stages_by_load(result).items():
         stage = sound_stage(stages)
         words = load.words if stage.variant is None else f"{load.words}, {stage.variant}"
-        yield StageFigures(words, stage.doubt, figures_of(stage))
+        details.append(StageFigures(words, stage.doubt, figures_of(stage)))
+    return IndexEntry(_packed(summary), msgspec.msgpack.encode(details), ended=state != "goes on")
 
 
 def _of_certificate(one: Certificate) -> ListedRun:

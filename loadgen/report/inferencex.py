@@ -23,12 +23,16 @@ _PARALLEL |= {"pcp_size": "prefill-context-parallel-size"}
 
 def inferencex_rows(result: Result) -> list[dict[str, Any]]:
     """A row a stage; stages without a fixed number of streams have none there."""
-    documents = [document for document in vllm_documents(result) if document["request_rate"] == "inf"]
-    return [
-        _identity(result, document) | _per_gpu(result, document) | _figures(document) | {"vramp": document["vramp"]}
-        for document in documents
-        if document["max_concurrency"]
-    ]
+    rows = []
+    for document in vllm_documents(result):
+        if document["request_rate"] == "inf" and document["max_concurrency"]:
+            times_ms = {key.replace("_ms", ""): value for key, value in document.items() if key.endswith("_ms")}
+            seconds = {name: value / 1000 for name, value in times_ms.items()}
+            # The tokens a second of one user.
+            users = {name.replace("tpot", "intvty"): 1000 / ms for name, ms in times_ms.items() if "tpot" in name}
+            figures = _per_gpu(result, document) | seconds | users
+            rows.append(_identity(result, document) | figures | {"vramp": document["vramp"]})
+    return rows
 
 
 def _identity(result: Result, document: dict[str, Any]) -> dict[str, Any]:
@@ -65,21 +69,14 @@ def _parallelism(flags: dict[str, str]) -> dict[str, Any]:
 
 def _per_gpu(result: Result, document: dict[str, Any]) -> dict[str, float | None]:
     sizes = _parallelism(flags_of(result.environment.get("server_command") or []))
-    gpus = sizes["tp"] * sizes["pp"] * sizes["pcp_size"] if sizes["tp"] else _seen_gpus(result, document)
+    gpus = 0
+    if sizes["tp"]:
+        gpus = sizes["tp"] * sizes["pp"] * sizes["pcp_size"]
+    else:
+        # The sockets on which the server computed in this stage.
+        rates = result.stages[document["vramp"]["stage"] - 1].throughput
+        each, all_of_them = rates.output_tokens_per_s_per_gpu, rates.output_tokens_per_s
+        gpus = round(all_of_them / each) if each and all_of_them else 0
     total, output = document["total_token_throughput"], document["output_throughput"]
     figures = {"tput_per_gpu": total, "output_tput_per_gpu": output, "input_tput_per_gpu": total - output}
     return {name: value / gpus if gpus else None for name, value in figures.items()}
-
-
-def _seen_gpus(result: Result, document: dict[str, Any]) -> int:
-    """The sockets on which the server computed in this stage; 0 if unknown."""
-    rates = result.stages[document["vramp"]["stage"] - 1].throughput
-    each, all_of_them = rates.output_tokens_per_s_per_gpu, rates.output_tokens_per_s
-    return round(all_of_them / each) if each and all_of_them else 0
-
-
-def _figures(document: dict[str, Any]) -> dict[str, float]:
-    """Latencies in seconds, and interactivity, the tokens a second of one user."""
-    times_ms = {key.replace("_ms", ""): value for key, value in document.items() if key.endswith("_ms")}
-    seconds = {name: value / 1000 for name, value in times_ms.items()}
-    return seconds | {name.replace("tpot", "intvty"): 1000 / ms for name, ms in times_ms.items() if "tpot" in name}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from xml.etree import ElementTree as xml
 
 from loadgen.errors import reported_as
@@ -143,7 +143,13 @@ def certificate_suites(certificate: Certificate) -> list[Suite]:
 
 def ctrf_json(certificate: Certificate) -> str:
     """Common Test Report Format; the duration of a test is that of its phase."""
-    tests = [_test(phase, *test) for phase, of_phase in _tests(certificate) for test in of_phase]
+    tests = []
+    for phase, of_phase in _tests(certificate):
+        duration_ms = round(1000 * (_seconds(phase) or 0.0))
+        for name, state, message in of_phase:
+            test = {"name": name, "status": _STATES[state][1], "duration": duration_ms, "suite": phase.name}
+            test |= {"message": message} if state != "pass" else {}
+            tests.append(test | {"extra": {"outcome": state}})
     states = [test["status"] for test in tests]
     summary = {"tests": len(tests)} | {
         state: states.count(state) for state in ("passed", "failed", "skipped", "pending", "other")
@@ -163,14 +169,6 @@ def write_ctrf(path: Path, certificate: Certificate) -> None:
     """Write a certificate as CTRF; raises `ResultError`."""
     with reported_as(f"--ctrf {path}: cannot be written"):
         write_named(path, ctrf_json(certificate).encode())
-
-
-def _test(phase: PhaseRecord, name: str, state: PhaseState, message: str) -> dict[str, Any]:
-    duration_ms = round(1000 * (_seconds(phase) or 0.0))
-    test: dict[str, Any] = {"name": name, "status": _STATES[state][1], "duration": duration_ms, "suite": phase.name}
-    if state != "pass":
-        test["message"] = message
-    return test | {"extra": {"outcome": state}}
 
 
 def _unix_ms(moment: str) -> int:

@@ -6,7 +6,7 @@ import msgspec
 
 from loadgen.format import UNKNOWN, count, fixed, memory, percent, significant
 from loadgen.report.tabular import json_text
-from loadgen.schema.snapshot import GpuView, Snapshot
+from loadgen.schema.snapshot import Snapshot
 
 SCHEMA = "vramp.monitor/1"
 
@@ -15,6 +15,10 @@ def once_json(snapshot: Snapshot) -> str:
     """Engine, GPUs, host and verdicts; of each GPU what is fixed and what was measured, in one object."""
     server = snapshot.server
     was_measured = snapshot.engine is not None or any(gpu.sample and gpu.sample.has_figures for gpu in snapshot.gpus)
+    gpus = []
+    for gpu in snapshot.gpus:
+        sample = {} if gpu.sample is None else msgspec.to_builtins(gpu.sample)
+        gpus.append({**msgspec.to_builtins(gpu.static), **sample, "flags": gpu.flags})
     is_known = was_measured or not snapshot.healthy
     return json_text(
         {
@@ -26,15 +30,10 @@ def once_json(snapshot: Snapshot) -> str:
             "server": {"url": server.url, "state": server.state, "model": server.model} if server.exists else None,
             "engine": snapshot.engine,
             "telemetry": snapshot.telemetry,
-            "gpus": [_gpu(gpu) for gpu in snapshot.gpus],
+            "gpus": gpus,
             "host": snapshot.host,
         }
     )
-
-
-def _gpu(gpu: GpuView) -> dict[str, object]:
-    sample = {} if gpu.sample is None else msgspec.to_builtins(gpu.sample)
-    return {**msgspec.to_builtins(gpu.static), **sample, "flags": gpu.flags}
 
 
 def once_text(snapshot: Snapshot) -> str:

@@ -279,13 +279,10 @@ def metric_families(moment: ExportedState) -> Iterator[Metric]:
             if value is not None:
                 family.add_metric(labels, float(value))
         yield family
-    yield from (_histogram(name, moment) for name in MAIN_LATENCIES)
-
-
-def _histogram(name: str, moment: ExportedState) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(f"vramp_{name}_seconds", _TITLES[name], labels=_STAGE)
-    for stage in moment.stages:
-        if name in stage.latencies:
-            counts, sum_s = stage.latencies[name]
-            family.add_metric(stage.labels, list(zip(_BOUNDS, counts, strict=True)), sum_s)
-    return family
+    for name in MAIN_LATENCIES:
+        histogram = HistogramMetricFamily(f"vramp_{name}_seconds", _TITLES[name], labels=_STAGE)
+        for stage in moment.stages:
+            if name in stage.latencies:
+                counts, sum_s = stage.latencies[name]
+                histogram.add_metric(stage.labels, list(zip(_BOUNDS, counts, strict=True)), sum_s)
+        yield histogram

@@ -114,6 +114,9 @@ def _document(result: Result, stage: StageResult) -> dict[str, Any]:
 def _settings(result: Result, stage: StageResult, began: datetime | None) -> dict[str, Any]:
     load, target = result.profile.get("load") or {}, stage.target
     backend = _BACKENDS.get(load.get("endpoint", ""), "openai")
+    # Of the gamma distribution; unknown to vLLM for other arrivals than these two.
+    kind, _, shape = (target.arrival or "poisson").partition(":")
+    burstiness = float(shape) if kind == "gamma" else 1.0 if kind == "poisson" else None
     return {
         "date": began.strftime("%Y%m%d-%H%M%S") if began is not None else None,
         "endpoint_type": backend,
@@ -123,17 +126,9 @@ def _settings(result: Result, stage: StageResult, began: datetime | None) -> dic
         "tokenizer_id": None,
         "num_prompts": stage.requests.sent,
         "request_rate": "inf" if target.rate is None else target.rate,
-        "burstiness": _burstiness(target.arrival),
+        "burstiness": burstiness,
         "max_concurrency": load.get("max_concurrency") if target.rate is not None else target.concurrency,
     }
-
-
-def _burstiness(arrival: str | None) -> float | None:
-    """vLLM's shape parameter of the gamma distribution; None for other arrivals."""
-    kind, _, shape = (arrival or "poisson").partition(":")
-    if kind == "gamma":
-        return float(shape)
-    return 1.0 if kind == "poisson" else None
 
 
 def _counts(result: Result, stage: StageResult) -> dict[str, Any]:

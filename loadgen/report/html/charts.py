@@ -191,21 +191,16 @@ def _line(x: Values, y: Values, names: Sequence[str], colour: str, what: str, un
     )
 
 
-def _limits_ms(result: Result, metric: str) -> dict[str, float]:
-    """The limits on one latency by statistic: on stages, and on single streams."""
+def _limits(figure: go.Figure, result: Result, metric: str) -> None:
+    """Draw the limits that are near the values as horizontal lines."""
     limits = {name: check.limit_ms for stage in result.stages for name, check in stage.slo.items()}
     for stage in result.stages:
         limits |= stage.goodput.limits_ms if stage.goodput is not None else {}
-    split = ((*name.partition("_"), limit_ms) for name, limit_ms in limits.items())
-    return {statistic or "of each stream": limit_ms for kind, _, statistic, limit_ms in split if kind == metric}
-
-
-def _limits(figure: go.Figure, result: Result, metric: str) -> None:
-    """Draw the limits that are near the values as horizontal lines."""
     highest = max((value for trace in figure.data for value in trace.y if value is not None), default=0.0)
-    for statistic, limit_ms in _limits_ms(result, metric).items():
-        if limit_ms <= NEAR * highest:
-            words = coloured(f"limit {statistic} {exact(limit_ms)} ms", BAD)
+    for name, limit_ms in limits.items():
+        kind, _, statistic = name.partition("_")
+        if kind == metric and limit_ms <= NEAR * highest:
+            words = coloured(f"limit {statistic or 'of each stream'} {exact(limit_ms)} ms", BAD)
             line = {"color": BAD, "width": 1, "dash": "dot"}
             figure.add_hline(
                 y=limit_ms, line=line, label={"text": words, "textposition": "start", "xanchor": "left", **_LABEL}

@@ -31,6 +31,8 @@ def page(title: str, parts: Sequence[str], figures: Figures) -> str:
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
     # plotly writes style sheets of its own, and exports images as data URLs.
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    # Escaped so that the data cannot close their element.
+    data = ",".join(f'"{name}":{figure.to_json()}' for name, figure in figures.items()).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang='en'>
 <head>
@@ -46,17 +48,11 @@ def page(title: str, parts: Sequence[str], figures: Figures) -> str:
 {_NOSCRIPT if figures else ""}
 {body}
 </main>
-{_json(figures) if figures else ""}
+{f"<script type='application/json' id='figures'>{{{data}}}</script>" if figures else ""}
 {"".join(f"<script>{script}</script>" for script in scripts)}
 </body>
 </html>
 """
-
-
-def _json(figures: Figures) -> str:
-    """The element with the figures as JSON, which cannot close it."""
-    entries = ",".join(f'"{name}":{figure.to_json()}' for name, figure in figures.items()).replace("<", "\\u003c")
-    return f"<script type='application/json' id='figures'>{{{entries}}}</script>"
 
 
 def _asset(name: str) -> str:

@@ -55,7 +55,14 @@ def timeline(result: Result) -> go.Figure | None:
         return None
     inner = len(rows) * _ROW_HEIGHT + (len(rows) - 1) * _GAP
     figure = make_subplots(rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=_GAP / inner)
+    row_titles = []
     for number, row in enumerate(rows, start=1):
+        # Explain the colours; many lines are GPUs, from light to strong.
+        named = row.lines if 1 < len(row.lines) <= _MAX_NAMED_LINES else []
+        names = ", ".join(coloured(line.name, line.colour) for line in named)
+        text = f"<b>{chart_text(row.title)}</b>" + (f" \N{EN DASH} {names}" if names else "")
+        place = {"xref": "paper", "yref": f"y{number if number > 1 else ''} domain"}
+        row_titles.append(_above(text, x=0, yshift=3) | place)
         for line in row.lines:
             high = _scatter(line, line.columns[line.column])
             lows = line.columns.get(f"{line.column}_min")
@@ -76,7 +83,6 @@ def timeline(result: Result) -> go.Figure | None:
     )
     figure.update_xaxes(title_text="seconds since the run began", row=len(rows), col=1)
     # Set together: added one by one, plotly would validate all of them again each time.
-    row_titles = [_row_title(row, number) for number, row in enumerate(rows, start=1)]
     starts = [_mark(at, SECOND, "solid") for at in stage_starts_s(result).values()]
     events = [_mark(one.t_s, _MARKED[one.kind], "dot") for one in result.events if one.kind in _MARKED]
     return figure.update_layout(annotations=[*row_titles, *_stage_names(result)], shapes=[*starts, *events])
@@ -126,14 +132,6 @@ def _gpu_rows(result: Result) -> list[Row]:
         Row("GPU clock, MHz", each("gfx_clock_mhz")),
         Row("GPU held back, % of the time", each("throttled_percent") if throttled else []),
     ]
-
-
-def _row_title(row: Row, number: int) -> dict[str, Any]:
-    # Explain the colours; many lines are GPUs, from light to strong.
-    named = row.lines if 1 < len(row.lines) <= _MAX_NAMED_LINES else []
-    names = ", ".join(coloured(line.name, line.colour) for line in named)
-    text = f"<b>{chart_text(row.title)}</b>" + (f" \N{EN DASH} {names}" if names else "")
-    return _above(text, x=0, yshift=3) | {"xref": "paper", "yref": f"y{number if number > 1 else ''} domain"}
 
 
 def _above(text: str, *, x: float, yshift: int) -> dict[str, Any]:
