@@ -122,6 +122,10 @@ class Spoken:
 def _target(stage: StageResult) -> str:
     tokens = f"{stage.isl} input and {stage.osl} output tokens a request"
     requested = stage.target
+    if requested.moves is not None:
+        what = "streams held open" if requested.rate is None else "requests per second"
+        first, last = requested.moves
+        return f"from {first:g} to {last:g} {what}, {tokens}"
     if requested.rate is not None:
         return f"{significant(requested.rate)} requests per second, {tokens}"
     if stage.sessions is not None and requested.concurrency:

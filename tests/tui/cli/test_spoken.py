@@ -1,8 +1,10 @@
 """`vramp run --plain-events`: sentences, each said once; and a real run, heard up to its exit code."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.schema.finding import Verdict
 from loadgen.schema.snapshot import Snapshot
@@ -38,6 +40,16 @@ def test_a_stage_that_is_over_is_reported_with_its_figures_and_units() -> None:
     assert "time to first token median 252, 99th percentile 529 milliseconds" in reported[1]
     assert reported[1].endswith("its limits are met.")
     assert reported[-1].startswith("Stage 4 of 4 begins: 64 streams")
+
+
+def test_a_load_that_moves_is_told_by_its_ends() -> None:
+    def moving(**target: Any) -> str:
+        (stage, *_) = (snapshot := running(30.0)).stages
+        ramp = replace(stage, target=replace(stage.target, moves=(1.0, 64.0), **target))
+        return next(line for line in heard(replace(snapshot, stages=[ramp])) if line.startswith("Stage 1"))
+
+    assert "begins: from 1 to 64 streams held open, 4096 input" in moving()
+    assert "begins: from 1 to 64 requests per second, 4096 input" in moving(concurrency=None, rate=20.0)
 
 
 def test_verdict_that_flickers_is_reported_once() -> None:
