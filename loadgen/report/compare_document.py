@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from loadgen.format import UNKNOWN, Statistic, fixed, signed_percent
+from loadgen.masking import masked
 from loadgen.record.figures import FIGURES
 from loadgen.report.assessment import first_line
 from loadgen.report.columns import columns
@@ -305,5 +306,6 @@ def _troubles(row: SweepRow) -> str:
 
 
 def sweep_json(profile: str, seed: int, rows: Sequence[SweepRow], ratios: Ratios | None = None) -> str:
+    """The rows as JSON, without secrets that the reason of a failure may quote."""
     head = {"schema": "vramp.sweep-report/1", "profile": profile, "seed": seed}
-    return json_text({**head, "rows": rows, "ratios": ratios}) + "\n"
+    return json_text(masked({**head, "rows": rows, "ratios": ratios})) + "\n"

@@ -80,3 +80,8 @@ def test_json_has_the_rows() -> None:
     # Nothing is so many percent more than zero.
     assert document["rows"][1]["difference_percent"]["output_tokens_per_s"] is None
     assert (document["rows"][2]["reason"], document["rows"][2]["stage"]) == ("out of memory\nmore of it", None)
+
+
+def test_the_reason_of_a_failure_shows_no_secret() -> None:
+    broken = BROKEN._replace(reason="http://admin:hunter22@10.0.0.1:8000: refused")
+    assert "hunter22" not in sweep_json("p", 7, sweep_rows([broken]))
