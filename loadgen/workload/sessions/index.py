@@ -10,16 +10,15 @@ import hashlib
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 
-from loadgen.distributions import MAX_TOKENS
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import counted
 from loadgen.workload.files import (
@@ -38,17 +37,23 @@ from loadgen.workload.files import (
 )
 from loadgen.workload.sessions.data import GENERATED, SAMPLE, SessionData, SessionFormat
 from loadgen.workload.sessions.generated import generated_tree
-from loadgen.workload.sessions.otel import NO_PARENT, OtelSpan, otel_session, otel_spans
-from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, session_tree
-from loadgen.workload.sessions.weka import weka_session
-from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_SECONDS, require_blocks, require_lengths
+from loadgen.workload.sessions.recordings import (
+    NO_PARENT,
+    MooncakeRow,
+    OtelSpan,
+    mooncake_row,
+    mooncake_session,
+    otel_session,
+    otel_spans,
+    weka_session,
+)
+from loadgen.workload.sessions.tree import SessionTree
 
 KEY = "load.sessions.data"
 _SAMPLE_SEED, _SAMPLE_SESSIONS = 0, 100
 _GENERATED_SESSIONS = 1_000_000
 _MEASURED_SESSIONS = 32  # of generated ones, for their mean lengths
 _SUFFIXES = (".json", ".jsonl", ".ndjson")
-_MOONCAKE = '{"session_id": "...", "timestamp": milliseconds, "input_length": tokens, "output_length": tokens}'
 _WITHOUT_ANSWERS = "without answers"
 _TOO_LONG = "whose first request is longer than load.sessions.max_context"
 
@@ -239,69 +244,20 @@ def _trees(
         rows = _Rows(file)
         for path, raw in records:
             with record_errors(KEY, path, raw.line):
-                parsed = [_mooncake_row(raw.content, block_size)] if form == "mooncake" else otel_spans(raw.content)
+                parsed = [mooncake_row(raw.content, block_size)] if form == "mooncake" else otel_spans(raw.content)
                 rows.add_all(parsed, path, raw.line)
         file.flush()
         for path, line, contents in rows.sessions():
             with record_errors(KEY, path, line):
                 if form == "mooncake":
-                    yield _mooncake_session([_decode_row(each) for each in contents], block_size, left_out)
+                    yield mooncake_session([_decode_row(each) for each in contents], block_size, left_out)
                 else:
                     yield otel_session([_decode_span(each) for each in contents], left_out)
         file.truncate(0)
 
 
-class _MooncakeRow(msgspec.Struct):
-    """A row of Mooncake's traces as it is published; those with the same `session_id` are the turns of a session."""
-
-    session: str | int = msgspec.field(name="session_id")
-    input_length: int
-    output_length: int
-    timestamp: float | None = None
-    delay: float | None = None
-    hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
-
-
-_decode_mooncake = msgspec.json.Decoder(_MooncakeRow).decode
-_decode_row = msgspec.msgpack.Decoder(_MooncakeRow).decode
+_decode_row = msgspec.msgpack.Decoder(MooncakeRow).decode
 _decode_span = msgspec.msgpack.Decoder(OtelSpan).decode
-
-
-def _mooncake_row(content: bytes, block_size: int) -> _MooncakeRow:
-    try:
-        row = _decode_mooncake(content)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"expected {_MOONCAKE}; {error}") from None
-    require_lengths(row.input_length, row.output_length, MAX_TOKENS)
-    for name, time_ms in (("timestamp", row.timestamp), ("delay", row.delay)):
-        if time_ms is not None and not 0 <= time_ms / 1000 <= MAX_SECONDS:
-            raise ValueError(f"{name}: expected milliseconds from 0, not {time_ms:g}")
-    require_blocks(row.hash_ids or (), row.input_length, block_size, "load.sessions.block_size")
-    row.session = str(row.session)  # a large number has no form in msgpack
-    return row
-
-
-def _mooncake_session(rows: Sequence[_MooncakeRow], block_size: int, left_out: Counter[str]) -> SessionTree | None:
-    """The tree of the rows of one session, in their order; raises ValueError.
-
-    A row with `delay` starts so many milliseconds after the answer before it. Without, only the times between the
-    starts of turns are known, which then stand for the gaps.
-    """
-    recorded: list[RecordedRequest] = []
-    for row in rows:
-        last_s = recorded[-1].start_s if recorded else 0.0
-        if row.delay is not None:
-            start_s = last_s + row.delay / 1000
-        else:
-            start_s = last_s if row.timestamp is None else row.timestamp / 1000
-        if start_s < last_s:
-            early_s = last_s - start_s
-            raise ValueError(f"session {row.session!r}: a turn is {early_s:g} s before the one above; sort by time")
-        if not row.input_length or not row.output_length:
-            left_out[EMPTY_ANSWER if row.input_length else EMPTY_PROMPT] += 1
-            continue
-        recorded.append(RecordedRequest(start_s, start_s, row.input_length, row.output_length, 0, row.hash_ids))
-    return session_tree(str(rows[0].session), block_size, recorded) if recorded else None
 
 
 class _Rows:
@@ -313,7 +269,7 @@ class _Rows:
         self._sessions, self._places, self._lines = array("Q"), array("q", [0]), array("q")
         self._of_paths = array("i")
 
-    def add_all(self, rows: Iterable[_MooncakeRow | OtelSpan], path: Path, line: int) -> None:
+    def add_all(self, rows: Iterable[MooncakeRow | OtelSpan], path: Path, line: int) -> None:
         """Add the rows of a record, which is on this line."""
         if not self._paths or self._paths[-1] != path:
             self._paths.append(path)
