@@ -262,9 +262,9 @@ def of_trend(values: Sequence[float], edge: float) -> Trial:
     return Trial(math.expm1(slope), max(sequential, line.p_good), line.p_bad, ends)
 
 
-def rate_at_most(hours: float, level: float = 0.05) -> float:
-    """The highest rate, in events an hour, under which seeing none for so long is not too unlikely: 3/T for 5 %."""
-    return -math.log(level) / hours
+def rate_at_most(hours: float) -> float:
+    """The highest rate, in events an hour, under which seeing none for so long has a probability of 5 %: 3/T."""
+    return -math.log(0.05) / hours
 
 
 def prediction_limit(values: Sequence[float], level: float, *, upper: bool) -> float:

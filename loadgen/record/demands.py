@@ -58,7 +58,7 @@ class OtherBoxes(msgspec.Struct, frozen=True):
 
 
 def criteria_of(
-    profile: Profile, loads: Sequence[LoadShape], like: OtherBoxes | None = None, *, sent: Mapping[str, int]
+    profile: Profile, loads: Sequence[LoadShape], like: OtherBoxes | None, *, sent: Mapping[str, int]
 ) -> tuple[tuple[Demand, ...], tuple[str, ...]]:
     """All criteria of the phases that are asked for, and what is not tested; raises `ProfileError`.
 
