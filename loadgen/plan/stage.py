@@ -16,8 +16,8 @@ from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
 from loadgen.format import NO_LOAD, counted, setting
 from loadgen.schema.journal import StageLoad, load_at
-from loadgen.schema.result import Limits, SloVerdict
-from loadgen.schema.shared import SearchPoint, SearchResult
+from loadgen.schema.result import Limits
+from loadgen.schema.shared import LoadKind, SearchPoint, SearchResult, SloVerdict
 from loadgen.system import usable_cores
 from loadgen.workload.work import Work
 
@@ -105,7 +105,7 @@ class Measured(msgspec.Struct, frozen=True):
         return SearchPoint(self.stage.load, self.held, self.output_tokens_per_s, self.error_percent, self.verdict)
 
     @property
-    def by(self) -> Literal["concurrency", "rate", "sessions"]:
+    def by(self) -> LoadKind:
         """What its load counts."""
         if self.stage.rate is not None:
             return "rate"

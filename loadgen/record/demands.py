@@ -47,23 +47,18 @@ LIKE_FIGURES: dict[str, Direction] = {
     "kv_cache_tokens": "at_least",
 }
 """Figures that other boxes make bounds for, and from which side."""
-
-
-class OtherBoxes(msgspec.Struct, frozen=True):
-    """What boxes that passed have measured."""
-
-    names: tuple[str, ...]
-    values: Mapping[tuple[str, str], Sequence[Sequence[float]]]
-    """By figure and load, a box's values at each of its starts, for boxes that have it."""
+BoxValues = Mapping[tuple[str, str], Sequence[Sequence[float]]]
+"""What other boxes measured, by figure and load: each box's values at its starts, for boxes that have the figure."""
 
 
 def criteria_of(
-    profile: Profile, loads: Sequence[LoadShape], like: OtherBoxes | None, *, sent: Mapping[str, int]
+    profile: Profile, loads: Sequence[LoadShape], like: BoxValues, *, sent: Mapping[str, int]
 ) -> tuple[tuple[Demand, ...], tuple[str, ...]]:
     """All criteria of the phases that are asked for, and what is not tested; raises `ProfileError`.
 
-    `loads` are those under which the performance phase measures, and `sent` how many requests a start has at each whose
-    number is fixed: a published figure that takes more is not tested, any other is refused.
+    `like` is of boxes that passed, `loads` are those under which the performance phase measures, and `sent` how
+    many requests a start has at each whose number is fixed: a published figure that takes more is not tested, any
+    other is refused.
     """
     accept = profile.accept or Accept()
     steady = [
@@ -75,14 +70,12 @@ def criteria_of(
     shown = [demand for demand in published if _key(demand) not in few]
     automatic = [*_never(profile), *steady, *_limits(profile, loads), *shown]
     own = _own(accept, loads)
-    of_boxes = list(_like(like)) if like is not None else []
     demanded = [*(demand for demand in automatic if _key(demand) not in own), *own.values()]
     for why in filter(None, (_too_few(demand, sent) for demand in demanded if demand.phase in accept.phases)):
         raise ProfileError(f"{profile.name}: accept: {why}: give that load more requests, or a duration")
-    found = [*demanded, *of_boxes]
-    known = like.values if like is not None else {}
-    spreads = {key: _spread(values) for key, values in known.items()}
-    kept = [_with_spread(demand, accept, spreads) for demand in found if demand.phase in accept.phases]
+    spreads = {key: _spread(values) for key, values in like.items()}
+    found = [demand for demand in (*demanded, *_like(like)) if demand.phase in accept.phases]
+    kept = [_with_spread(demand, accept, spreads) for demand in found]
     is_measured = any(demand.phase == "performance" and demand.direction != "none_of" for demand in kept)
     if "performance" in accept.phases and not is_measured:
         raise ProfileError(
@@ -217,9 +210,9 @@ def _of_row(one: AcceptCriterion, loads: Sequence[LoadShape]) -> Iterator[Demand
             yield demand_of(one.figure, direction, bound, one.source, load=load, share=one.margin)
 
 
-def _like(boxes: OtherBoxes) -> Iterator[Demand]:
+def _like(boxes: BoxValues) -> Iterator[Demand]:
     """Bounds that one more box of the same kind is beyond, in any figure, with half the rate of false alarms."""
-    enough = {key: values for key, values in boxes.values.items() if len(values) >= MIN_STARTS}
+    enough = {key: values for key, values in boxes.items() if len(values) >= MIN_STARTS}
     for (figure, load), values in enough.items():
         means = [fmean(starts) for starts in values]
         direction = LIKE_FIGURES[figure]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -39,13 +39,13 @@ from loadgen.schema.result import (
     Judgement,
     Limits,
     SloCheck,
-    SloVerdict,
     StageResult,
     Tier,
     TierCheck,
     TierResult,
     met_limits,
 )
+from loadgen.schema.shared import LoadKind, SloVerdict
 
 _TELLING = 5  # from so many misses on, their share predicts how it will go on
 _MAX_NAMED = 100_000  # further requests: nobody waits for more
@@ -348,14 +348,11 @@ def _met_by_step(part: LoadSum, tier: Tier) -> bool | None:
     return met
 
 
-_By = Literal["concurrency", "rate", "sessions"]
-
-
 def tier_results(stages: Iterable[StageResult]) -> tuple[TierResult, ...]:
     """For each tier the highest load that meets it; of a load that was measured again, the latest counts."""
-    checks: dict[tuple[str, _By], dict[float, TierCheck]] = {}
+    checks: dict[tuple[str, LoadKind], dict[float, TierCheck]] = {}
     for stage in stages:
-        by: _By = "concurrency" if stage.sessions is None else "sessions"
+        by: LoadKind = "concurrency" if stage.sessions is None else "sessions"
         for check in stage.tiers:
             checks.setdefault((check.tier, "rate" if stage.target.rate is not None else by), {})[check.load] = check
 

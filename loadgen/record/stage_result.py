@@ -61,8 +61,10 @@ def stage_result(
     started, counters, why = stage.started, stage.counters, stage.limit()
     judgement = judge(stage, limits)
     truth = truth_check(stage, stage.engine) if stage.engine is not None else None
-    found = [*truth_verdicts(stage, truth), *canaries.stage_verdicts(started.index)]
-    found += [
+    verdicts = [
+        *machine.verdicts,
+        *truth_verdicts(stage, truth),
+        *canaries.stage_verdicts(started.index),
         *account_verdicts(stage),
         *token_verdicts(stage),
         *session_verdicts(stage),
@@ -100,7 +102,7 @@ def stage_result(
         gpu=machine.gpu,
         energy=machine.energy,
         host=machine.host,
-        verdicts=[*machine.verdicts, *found],
+        verdicts=verdicts,
         truth=truth,
         others=stage.others,
         goodput=judgement.goodput,

@@ -23,7 +23,16 @@ from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuSeries, GpuStage
 from loadgen.schema.output import Answers, CanaryResult, CanaryStage
 from loadgen.schema.samples import GpuStatic
-from loadgen.schema.shared import DataFile, Diagnosis, HostFacts, Placement, RunState, SearchResult
+from loadgen.schema.shared import (
+    DataFile,
+    Diagnosis,
+    HostFacts,
+    LoadKind,
+    Placement,
+    RunState,
+    SearchResult,
+    SloVerdict,
+)
 from loadgen.schema.start import Provenance, ServerResult
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
@@ -66,9 +75,6 @@ class CurvePoint(msgspec.Struct, frozen=True):
     hits: Hits | None = None
 
 
-SloVerdict = Literal["met", "missed", "unresolved"]
-
-
 class Tier(msgspec.Struct, frozen=True):
     """One of several levels of service."""
 
@@ -90,7 +96,7 @@ class TierResult(msgspec.Struct, frozen=True):
     """The highest load that meets a tier, of those that were measured."""
 
     tier: str
-    by: Literal["concurrency", "rate", "sessions"]
+    by: LoadKind
     found: float | None  # the highest that met it, below the lowest that did not
     low: float | None
     high: float | None

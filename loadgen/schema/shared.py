@@ -12,6 +12,8 @@ from loadgen.schema.bounds import Whole
 from loadgen.searches import SearchName
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
+LoadKind = Literal["concurrency", "rate", "sessions"]
+SloVerdict = Literal["met", "missed", "unresolved"]
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -30,7 +32,7 @@ class SearchPoint(msgspec.Struct, frozen=True):
     held: float | None
     output_tokens_per_s: float | None
     error_percent: float | None  # the standard error of `output_tokens_per_s`
-    verdict: Literal["met", "missed", "unresolved"]
+    verdict: SloVerdict
     """On the limits, with 95 % confidence; a search for the knee has none."""
 
 
@@ -38,7 +40,7 @@ class SearchResult(msgspec.Struct, frozen=True):
     """The outcome of a search."""
 
     kind: SearchName
-    by: Literal["concurrency", "rate", "sessions"]
+    by: LoadKind
     found: float | None
     """`slo`: the highest load that met the limits; `knee`: the load with the most power, throughput over latency."""
     low: float | None

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.schema.finding import Verdict
-from loadgen.schema.result import SloVerdict, json_schema
-from loadgen.schema.shared import RunState
+from loadgen.schema.result import json_schema
+from loadgen.schema.shared import RunState, SloVerdict
 from loadgen.schema.start import ServerStart
 
 SUMMARY_SCHEMA: Literal["vramp.summary/1"] = "vramp.summary/1"

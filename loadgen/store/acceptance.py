@@ -26,7 +26,7 @@ from loadgen.places import read_whole, write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.schema import Profile
 from loadgen.record.acceptance import AcceptEvidence, certificate_from, evidence_of, values_like
-from loadgen.record.demands import OtherBoxes, criteria_of
+from loadgen.record.demands import BoxValues, criteria_of
 from loadgen.record.figures import LoadShape
 from loadgen.schema.certificate import (
     AcceptBegan,
@@ -284,12 +284,15 @@ def demands_of(
         if not stage.no_load
     }
     sent = {load.words: requests for load, requests in loads.items() if requests is not None}
-    boxes = _other_boxes(profile, like, box) if like else None
-    demands, not_tested = criteria_of(profile, list(loads), boxes, sent=sent)
-    return demands, not_tested, boxes.names if boxes is not None else ()
+    names, values = _other_boxes(profile, like, box) if like else ((), {})
+    demands, not_tested = criteria_of(profile, list(loads), values, sent=sent)
+    return demands, not_tested, names
 
 
-def _other_boxes(profile: Profile, folders: Sequence[Path], box: BoxIdentity | None) -> OtherBoxes:
+def _other_boxes(
+    profile: Profile, folders: Sequence[Path], box: BoxIdentity | None
+) -> tuple[tuple[str, ...], BoxValues]:
+    """The names of the boxes, and what they measured."""
     values: dict[tuple[str, str], list[list[float]]] = {}
     names: dict[tuple[str, float], str] = {}
     gpus = None if box is None else _gpus(box)
@@ -310,7 +313,7 @@ def _other_boxes(profile: Profile, folders: Sequence[Path], box: BoxIdentity | N
             values.setdefault(key, []).append(starts)
     if not any(len(boxes) > 1 for boxes in values.values()):
         raise ProfileError("--like: one box shows no spread: name at least two, better eight")
-    return OtherBoxes(tuple(names.values()), values)
+    return tuple(names.values()), values
 
 
 def _passed(profile: Profile, folder: Path) -> AcceptEvidence:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadgen.metrics.difference import share_interval
 from loadgen.plan.from_profile import next_stages, search_stage
 from loadgen.plan.stage import Measured, Plan, Stage
-from loadgen.schema.result import SloVerdict
+from loadgen.schema.shared import SloVerdict
 from tests.plan.probing import play, profile, search
 
 SLO = {"ttft_p99": "2s"}

@@ -17,16 +17,7 @@ from msgspec.structs import replace
 import loadgen
 from loadgen.format import target as target_words
 from loadgen.schema.deltas import LATENCIES, Summary
-from loadgen.schema.result import (
-    ClientResult,
-    Concurrency,
-    Requests,
-    Result,
-    StageResult,
-    Target,
-    Throughput,
-    Tokens,
-)
+from loadgen.schema.result import ClientResult, Concurrency, Requests, Result, StageResult, Target, Throughput, Tokens
 from loadgen.schema.samples import GpuStatic
 from loadgen.schema.shared import RunState
 from loadgen.vendors import VendorName
