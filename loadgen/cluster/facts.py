@@ -46,13 +46,14 @@ def host_facts() -> HostFacts:
         vramp=loadgen.__version__,
         python=platform.python_version(),
         distributed=package_version("distributed") or "",
-        definitions=definitions(),
+        definitions=_definitions(),
     )
 
 
-def definitions(package: Path = Path(loadgen.__file__).parent) -> str:
+def _definitions() -> str:
     """A checksum of the code that measures, because builds of one version number can differ."""
     digest = hashlib.sha256()
+    package = Path(loadgen.__file__).parent
     for folder in _MEASURING:
         for path in sorted((package / folder).rglob("*.py")):
             digest.update(str(path.relative_to(package)).encode())

@@ -13,7 +13,7 @@ from loadgen.masking import shown_command
 from loadgen.profile.schema import Docker
 from loadgen.server.recipes.flags import MAX_PORT, Word, no_value, served
 from loadgen.server.recipes.hardware import node_called
-from loadgen.server.recipes.imported import Imported, RecipeChoice, environment, profile_name
+from loadgen.server.recipes.imported import Imported, RecipeChoice, default_load, environment, profile_name
 from loadgen.server.recipes.shell import ShellCommand, commands, why_no_script
 from loadgen.server.vllm.command import CONTAINER_FLAGS
 from loadgen.vendors import AMD, NVIDIA
@@ -94,6 +94,7 @@ def _imported(command: ShellCommand, choice: RecipeChoice) -> Imported:
         platform = NVIDIA.platform
     hardware = f" on {choice.hardware}" if choice.hardware else ""
     document = found.document(f"{found.model}{hardware}, imported from a command line", platform, env, docker)
+    document["load"] = default_load(found.args)
     return Imported(f"a command line (line {command.line})", name, document, notes, left_out)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from loadgen.server.recipes.imported import default_load, is_secret
+from loadgen.server.recipes.imported import is_secret
 from loadgen.server.vllm.installation import FlagInfo, newest_recorded
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
@@ -48,7 +48,7 @@ class ServedCommand(msgspec.Struct):
     def document(
         self, description: str, platform: str | None, env: dict[str, str], docker: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """A profile of this server, with a modest load."""
+        """A profile of this server, without a load."""
         server = {
             "engine": "vllm" if docker is None else "docker",
             "model": self.model,
@@ -60,7 +60,7 @@ class ServedCommand(msgspec.Struct):
             "env": env or None,
         }
         server = {key: value for key, value in server.items() if value is not None}
-        return {"description": description, "server": server, "load": default_load(self.args)}
+        return {"description": description, "server": server}
 
 
 def served(words: Sequence[Word]) -> ServedCommand:

@@ -153,7 +153,6 @@ def _document(groups: Mapping[Split, Points], model: str, node: Node | None) -> 
     args = first.args | ({"max-model-len": context} if context is not None else {})
     platform = None if node is None else node.platform
     document = ServedCommand(model, args=args).document(f"{model}{hardware}, from InferenceX", platform, {})
-    del document["load"]
     alike = all(shape == shapes[0] for shape in shapes)
     for split, points in groups.items():
         stages = [default_load({}) | shape | {"concurrency": number} for shape, numbers in points for number in numbers]

@@ -13,7 +13,14 @@ from loadgen.errors import ProfileError
 from loadgen.server.recipes.fields import Fields, table, tables, text, unknown, words
 from loadgen.server.recipes.flags import ServedCommand, Word, served
 from loadgen.server.recipes.hardware import NODES, Node, node_called
-from loadgen.server.recipes.imported import Imported, RecipeChoice, docker_variant, environment, profile_name
+from loadgen.server.recipes.imported import (
+    Imported,
+    RecipeChoice,
+    default_load,
+    docker_variant,
+    environment,
+    profile_name,
+)
 
 _KIND = "a recipe of vllm-project/recipes (Apache-2.0)"
 _DEFAULT = "default"
@@ -323,6 +330,7 @@ def _profile(
     hardware, variant, strategy = names
     platform = None if node is None else node.platform
     document = found.document(f"{found.model} on {hardware}, from its recipe", platform, env)
+    document["load"] = default_load(found.args)
     if image:
         document["variants"] = docker_variant(image, platform)
     short = strategy.removeprefix("single_node_")
