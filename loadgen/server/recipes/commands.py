@@ -20,6 +20,7 @@ from loadgen.vendors import AMD, NVIDIA
 
 _CONTAINERS = ("docker", "podman", "nerdctl")
 _SPEAKERS = ("echo", "printf", "cat", "grep", "pip", "pip3", "pgrep", "pkill", "tee", "which", "man")
+_USUAL_WRAPPERS = {"env", "exec", "nohup", "sudo", "time", "uv", "run"}
 _MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
 _DEFAULT_PORT = 8000
 _CLI_MODULE = "vllm.entrypoints.cli.main"
@@ -75,8 +76,9 @@ def _imported(command: ShellCommand, choice: RecipeChoice) -> Imported:
         found.port = container.ports.get(found.port or _DEFAULT_PORT, found.port)
     if found.model is None:
         raise ProfileError(f"the command names no model{': ' + left_out[0] if left_out else ''}")
-    wrapper = [word.text for word in rest if word.text not in ("env", "exec", "nohup", "sudo", "time", "uv", "run")]
-    if wrapper:
+    outside = command.within[:-2] if container is None else ()  # without `bash -c`
+    wrapper = [word.text for word in (*outside, *rest)]
+    if not _USUAL_WRAPPERS.issuperset(wrapper):
         left_out.append(f"what starts the server: {shown_command(wrapper)}")
     variables = command.env | given if container is None else container.env | given
     left_out += [f"variable {name}: {no_value(word.missing)}" for name, word in variables.items() if word.missing]

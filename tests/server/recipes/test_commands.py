@@ -248,7 +248,10 @@ def test_amd_devices_say_the_platform() -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("numactl -N 0 vllm serve m", "numactl"),
+        ("numactl -N 0 vllm serve m", "what starts the server: numactl -N 0"),
+        ("env -i A=1 vllm serve m", "what starts the server: env -i"),
+        ("kubectl exec pod -- vllm serve m", "what starts the server: kubectl exec pod --"),
+        ("srun -N1 bash -c 'vllm serve m'", "what starts the server: srun -N1"),
         ("vllm serve m --nnodes 2 --node-rank 0 --master-addr x", "several machines"),
         ("vllm serve m\nvllm serve other", "other servers"),
         ("vllm serve m stray", "stray"),
