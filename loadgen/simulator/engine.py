@@ -339,7 +339,6 @@ class Engine:
         return joined
 
     def _publish(self, sequence: Sequence, hashes: list[int]) -> None:
-        """Make blocks of a sequence findable."""
         for block in hashes[len(sequence.shared) :]:
             # A block is shared only with its whole prefix, so the first one that another has published ends the loop.
             if not self.pool.publish(block):
@@ -357,7 +356,6 @@ class Engine:
         self._publish(sequence, sequence.hashes + block_hashes(computed, self.physics.block_size, parent))
 
     def _leave(self, sequence: Sequence) -> None:
-        """Remove a running sequence and take its blocks back."""
         del self.running[sequence]
         self._decoding.pop(sequence, None)
         self._prefilling.pop(sequence, None)

@@ -258,7 +258,6 @@ class FaultyStream(AnswerStream):
             connection.done()
 
     def _again(self) -> bytes:
-        """The whole answer again, in one event."""
         exchange = self.exchange
         generated = exchange.sequence.generated
         event = exchange.events.token(self.kind, 0, generated, exchange.finish)

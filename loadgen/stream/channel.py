@@ -425,7 +425,6 @@ class Channel:
     # The end of a stream.
 
     def _end_answered(self, stream: Stream) -> None:
-        """End a stream whose response is complete."""
         failed = failure_of(
             reason=stream.reason, done=stream.done, has_events=stream.events > 0, has_output=stream.first_ns > 0
         )

@@ -48,13 +48,6 @@ def host_and_port(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-class ModelShare(msgspec.Struct, frozen=True):
-    """One of several models: requests whose draw is below `until` and not below that of the model before."""
-
-    name: str
-    until: float
-
-
 class Cancellation(msgspec.Struct, frozen=True):
     """The client hangs up on this share of the streams, this long after sending their requests."""
 
@@ -96,7 +89,7 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     osl_name: bytes
     osl: int
     exact_osl: bool = False  # answers of exactly this length are requested, so that shorter ones are a fault
-    models: tuple[ModelShare, ...] = ()  # which each request draws from; `fields` then has no model
+    models: tuple[tuple[str, float], ...] = ()  # as in `model_shares`, to draw from; `fields` then has no model
     cancel: Cancellation | None = None
     headers: SessionHeaders | None = None  # None: requests name no session
 
@@ -123,15 +116,13 @@ class RequestTemplate(msgspec.Struct, frozen=True):
 
     def model_of(self, drawn: float) -> str:
         """The model for a draw between 0 and 1; only where there are several models."""
-        return next((model.name for model in self.models if drawn < model.until), self.models[-1].name)
+        return next((name for name, end in self.models if drawn < end), self.models[-1][0])
 
 
-def model_shares(weights: Mapping[str, float]) -> tuple[ModelShare, ...]:
-    """Turn weights into cumulative shares of 1, in their order."""
+def model_shares(weights: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """Each model with the end of its share, one after another from 0 to 1."""
     total = sum(weights.values())
-    return tuple(
-        ModelShare(name, sum_ / total) for name, sum_ in zip(weights, accumulate(weights.values()), strict=True)
-    )
+    return tuple((name, end / total) for name, end in zip(weights, accumulate(weights.values()), strict=True))
 
 
 def common_fields(

@@ -120,7 +120,6 @@ def _parsed(record: _Record) -> DatasetRecord | str:
 
 
 def _chat(turns: Sequence[_Turn], osl: int | None) -> DatasetRecord | str:
-    """All messages that have text."""
     messages = []
     for turn in turns:
         if _is_not_text(turn):

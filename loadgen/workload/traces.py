@@ -138,7 +138,6 @@ class TraceReader:
         return row._replace(at_s=(since_s - self._options.start) / self._options.speed)
 
     def _count_repeated(self, row: TraceRow) -> None:
-        """Count how much of a prompt repeats earlier prefixes."""
         self._prompt_tokens += row.isl
         self.shares |= bool(row.hash_ids)
         if len(self._prefixes) > _MAX_PREFIXES:

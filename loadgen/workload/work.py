@@ -136,7 +136,6 @@ class RequestWriter:
         return Piece(self._key, 2 * number + 1, self._drawn_osl(index, turn) or self._osl)
 
     def _conversation(self, index: int, turn: int) -> bytes:
-        """The messages of a chat up to and including a question."""
         said: list[bytes] = []
         for number in range(turn + 1):
             if number:

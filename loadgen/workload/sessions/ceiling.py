@@ -18,12 +18,12 @@ from array import array
 from loadgen.workload.sessions.play import Play
 from loadgen.workload.sessions.tree import COMMON
 
-Hits = list[tuple[int, int]]
+PossibleHits = list[tuple[int, int]]
 """The parts of a prompt that are in the cache as (end, more): a token at `place` before `end` needs a cache of
 `place + 1 + more`."""
 
 
-def hits_within(hits: Hits, pool_tokens: float) -> int:
+def hits_within(hits: PossibleHits, pool_tokens: float) -> int:
     """Tokens that a cache of this size still holds."""
     held = 0.0
     for end, more in hits:
@@ -41,9 +41,9 @@ class Ceilings:
         # Of each part of a session: (end, prompt) for the prompts that took over its tokens, in order.
         self._holders: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
-    def sent(self, play: Play, index: int, common_prefix: int = 0) -> Hits:
+    def sent(self, play: Play, index: int, common_prefix: int = 0) -> PossibleHits:
         """Send a request; the prompts of all sessions begin with the same `common_prefix` tokens."""
-        hits: Hits = []
+        hits: PossibleHits = []
         this, before = len(self._left), 0
         taken: dict[int, int] = {}
         unbroken = True

@@ -298,7 +298,6 @@ def _span(span: Mapping[str, object]) -> OtelSpan:
 
 
 def _first(values: Mapping[str, object], *names: str) -> object:
-    """The value under the first of several names that is there."""
     return next((values[name] for name in names if name in values), None)
 
 
