@@ -81,7 +81,7 @@ def default_load(args: Mapping[str, Any]) -> dict[str, Any]:
     """A modest ladder for a source without a load, within the server's context."""
     context = args.get("max-model-len")
     isl, osl = _ISL, _OSL
-    if isinstance(context, int) and context < isl + osl:
+    if isinstance(context, int) and 0 < context < isl + osl:  # -1: vLLM takes what fits
         isl, osl = max(context // 2, 1), max(context // 4, 1)
     return {"isl": isl, "osl": osl, "concurrency": list(_LADDER)}
 

@@ -168,6 +168,7 @@ SECRET = "hf_abcdefghijklmnopqrstuvwx"
         f"export HUGGING_FACE_HUB_TOKEN={SECRET}\nvllm serve m",
         f"docker run -e HF_TOKEN={SECRET} vllm/vllm-openai --model m",
         f"docker run --env HF_TOKEN={SECRET} vllm/vllm-openai --model m",
+        f"docker run -eHF_TOKEN={SECRET} vllm/vllm-openai --model m",
         f"vllm serve m --hf-token {SECRET}",
         'vllm serve m --kv-transfer-config \'{"password": "topsecretvalue"}\'',
         "export PROXY=http://me:topsecretvalue@proxy:1\nvllm serve m",
@@ -236,6 +237,12 @@ def test_a_container_starts_the_server_as_the_command_did(text: str, serve: list
 
     assert docker.get("serve") == serve
     assert docker.get("executable") == ("podman" if text.startswith("podman") else None)
+
+
+@pytest.mark.parametrize(("context", "lengths"), [("512", (256, 128)), ("-1", (1024, 256)), ("8k", (1024, 256))])
+def test_the_load_fits_into_the_context(context: str, lengths: tuple[int, int]) -> None:
+    load = imported(f"vllm serve m --max-model-len {context}").document["load"]
+    assert (load["isl"], load["osl"]) == lengths
 
 
 def test_amd_devices_say_the_platform() -> None:
