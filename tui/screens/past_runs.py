@@ -83,13 +83,16 @@ class PastScreen(ListScreen):
         found = await asyncio.to_thread(runs_listed, RUNS, details=True, read=read)
         self._runs = {name: _listed(name, summary, entry) for name, summary, entry in found}
         self._reading, self._detail = False, None  # a trend over some of the runs is none
-        self.fill()
+        self.fill(to_newest=True)
 
     def _show_arrived(self) -> None:
         if self._reading:
-            self.fill()
+            self.fill(to_newest=True)
 
-    def fill(self) -> None:
+    def fill(self, *, to_newest: bool = False) -> None:
+        """Fill the list; with `to_newest`, a cursor on the first run moves to one that has arrived above it."""
+        if to_newest and self.list.highlighted == 0:
+            self.list.highlighted = None
         now, width, wanted = datetime.now(UTC), self.list.row_width, self.wanted
         found = sorted(self._runs.items(), key=lambda item: (item[1][0].started_at, item[0]), reverse=True)
         shown = [(name, run) for name, (run, _) in found if wanted in _searched(run)]

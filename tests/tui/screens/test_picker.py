@@ -1,6 +1,7 @@
 """The picker: choosing, attaching, starting, going back, and replaying past runs."""
 
 import argparse
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,10 +15,13 @@ from textual.widgets import Input
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
 from loadgen.profile.schema import Profile
+from loadgen.report.history import Run as ListedRun
+from loadgen.report.history import runs_listed
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
 from loadgen.schema.finding import Finding
 from loadgen.schema.result import RESULT
+from loadgen.store.index import Read
 from tests.engines import simulator
 from tests.tui.cockpit import Seat
 from tests.tui.past_runs import TOML, leave_run
@@ -270,7 +274,6 @@ async def test_past_runs_have_a_trend_and_a_filter(folder: Path) -> None:
     async with desk() as seat:
         await seat.press("p")
         await seat.sees("3 runs")
-        await seat.press("home")  # from the run that was read first
         await seat.sees("output tok/s ───")
         await seat.press("t")
         await seat.sees("TTFT p50, ms ───")
@@ -281,6 +284,25 @@ async def test_past_runs_have_a_trend_and_a_filter(folder: Path) -> None:
         await seat.until(lambda: len(seat.app.screen.query_one(RowList).options) == 3)
         await seat.press("escape")
         await seat.on(PickerScreen)
+
+
+async def test_the_cursor_begins_on_the_newest_past_run_whichever_was_read_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = (leave_run(folder, f"2026010{day}T000000Z-mine") for day in (1, 2))
+    is_shown = threading.Event()
+
+    def listed(root: Path, *, details: bool, read: Read) -> list[ListedRun]:
+        read(older.resolve())
+        is_shown.wait(20)
+        return runs_listed(root, details=details, read=read)
+
+    monkeypatch.setattr("tui.screens.past_runs.runs_listed", listed)
+    async with desk() as seat:
+        await seat.press("p")
+        await seat.sees(f"vramp compare OTHER runs/{older.name}")
+        is_shown.set()
+        await seat.sees(f"vramp compare OTHER runs/{newer.name}")
 
 
 async def test_a_killed_run_is_recovered_first() -> None:
