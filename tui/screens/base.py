@@ -25,6 +25,11 @@ class FullScreen(Screen[Answer]):
     COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     HELP_KEYS: ClassVar[Sequence[Binding]] = ()
 
+    @property
+    def was_left(self) -> bool:
+        """Whether the screen, or the app, was left while a worker waited: there may be no widget to change."""
+        return not self.is_attached or self not in self.app.screen_stack
+
     def on_resize(self, event: Resize) -> None:
         drop_outdated(self.app, event)
 

@@ -93,7 +93,7 @@ class EditorScreen(FullScreen[StartChoice | None]):
     @work(exclusive=True, group="check")
     async def _check_soon(self) -> None:
         await asyncio.sleep(_DEBOUNCE_S)
-        if self in self.app.screen_stack:  # it may have been left meanwhile
+        if not self.was_left:
             self._check()
 
     def _check(self) -> None:

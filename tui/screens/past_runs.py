@@ -83,7 +83,8 @@ class PastScreen(ListScreen):
         found = await asyncio.to_thread(runs_listed, RUNS, details=True, read=read)
         self._runs = {name: _listed(name, summary, entry) for name, summary, entry in found}
         self._reading, self._detail = False, None  # a trend over some of the runs is none
-        self.fill(to_newest=True)
+        if not self.was_left:
+            self.fill(to_newest=True)
 
     def _show_arrived(self) -> None:
         if self._reading:
@@ -123,7 +124,8 @@ class PastScreen(ListScreen):
         alike = [(other, *rest) for other, rest in list(self._runs.items()) if _group(rest[0]) == _group(run)]
         found = await asyncio.to_thread(_trends, alike, best_load(entry)) if not self._reading else []
         self._detail = name, run if run.is_acceptance else whole, found
-        self.show_detail()
+        if not self.was_left:
+            self.show_detail()
 
     # What the keys do.
 

@@ -87,6 +87,8 @@ class PickerScreen(ListScreen):
     async def _read(self) -> None:
         """Show the profiles at once, and their last runs when these are read; the cursor may have moved by then."""
         found, folders = await asyncio.to_thread(lambda: (entries(), run_folders()))
+        if self.was_left:
+            return
         last_used = newest_by_profile(folders[-1:])
         self._entries = {str(entry.path): entry for entry in found}
         self.fill(begin_at=next((str(entry.path) for entry in found if entry.name in last_used), None))
@@ -94,7 +96,8 @@ class PickerScreen(ListScreen):
         names = [entry.name for entry in found if entry.name in newest]
         runs = await asyncio.to_thread(lambda: [past_run(newest[name]) for name in names])
         self._last = dict(zip(names, runs, strict=True))
-        self.fill()
+        if not self.was_left:
+            self.fill()
 
     def fill(self, begin_at: str | None = None) -> None:
         """Fill the list with the rows that pass the filter, the operator's own first."""
@@ -139,7 +142,8 @@ class PickerScreen(ListScreen):
             self._findings = await check_profile(profile, stages_of(profile))
         except VrampError as error:
             self._problem = str(error)
-        self._show_preflight()
+        if not self.was_left:
+            self._show_preflight()
 
     def _show_preflight(self) -> None:
         entry = self._entry
