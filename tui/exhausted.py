@@ -32,12 +32,6 @@ def exhausted_resource(error: object) -> str | None:
     return "no more threads" if isinstance(error, RuntimeError) and str(error).startswith("can't start") else None
 
 
-def _is_of_a_listener(error: BaseException | None) -> bool:
-    """Whether it was raised by `socket.accept`: others may open connections until none is left, and close them."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)] if error is not None else []
-    return bool(frames) and frames[-1].f_code is socket.socket.accept.__code__
-
-
 def give_up(what: str) -> NoReturn:
     """Report what has run out, and end the process at once."""
     words = f"vramp: {what}: see ulimit -a and the limits of the container; vramp recover last writes the result so far"
@@ -54,8 +48,10 @@ def give_up_where_callbacks_fail() -> None:
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if _is_of_a_listener(error):
-            return  # asyncio tries again in a second; what is connected goes on
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)] if error is not None else []
+        if frames and frames[-1].f_code is socket.socket.accept.__code__:
+            # Others may open connections until none is left, and close them: asyncio tries again in a second.
+            return
         what = exhausted_resource(error)
         if what is None:
             loop.default_exception_handler(context)

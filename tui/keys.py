@@ -228,13 +228,12 @@ def written(binding: Binding, keymap: Mapping[str, str]) -> str:
 
 
 def _all_written(binding: Binding, keymap: Mapping[str, str]) -> list[str]:
-    return [_key_written(name.strip()) for name in keymap.get(binding.id or "", binding.key).split(",")]
+    """Return a binding's keys as they are written: `+` for `plus`, or the name of one that has no character."""
+    found = []
+    for name in map(str.strip, keymap.get(binding.id or "", binding.key).split(",")):
+        character = key_to_character(_LONG_NAMES.get(name, name)) or ""
+        found.append(character if character.isprintable() and character.strip() else name)
+    return found
 
 
 _LONG_NAMES = {short: long for long, short in KEY_NAME_REPLACEMENTS.items()}
-
-
-def _key_written(name: str) -> str:
-    """Return a key as it is written on the keyboard: `+` for `plus`, or its name if it has no character."""
-    character = key_to_character(_LONG_NAMES.get(name, name))
-    return character if character is not None and character.isprintable() and not character.isspace() else name

@@ -20,7 +20,6 @@ from tui.widgets.rows import Row, Rows, Word
 
 Ink = Literal["line", "dots", "area"]
 Cells = NDArray[np.uint8]
-Pixels = NDArray[np.bool_]
 
 GUTTER = 7  # cells left of the plot: a number of five, a space and the axis
 CORNER: Row = ((" " * (GUTTER - 1), "text"), ("└", "rule"))
@@ -124,7 +123,17 @@ def trace(columns: Ints, low: Floats, high: Floats, *, width: int, height: int, 
     joined = places[1:] == places[:-1] + 1
     middle = (top + bottom) // 2
     _draw_lines(pixels, column[:-1][joined], column[1:][joined], middle[:-1][joined], middle[1:][joined])
-    return _packed(_inked(pixels, ink))
+    if ink == "dots":
+        pixels[:, 0::2] |= pixels[:, 1::2]
+        pixels[:, 1::2] = False
+    elif ink == "area":
+        np.logical_or.accumulate(pixels, axis=0, out=pixels)
+
+    # Eight dots are the bits of a braille code point: three down on the left, on the right, then the lowest.
+    left, right = pixels[:, 0::2].view(np.uint8), pixels[:, 1::2].view(np.uint8)
+    upper = left | right << 3
+    bits = upper[0::4] | upper[1::4] << 1 | upper[2::4] << 2 | left[3::4] << 6 | right[3::4] << 7
+    return bits.astype(np.uint8, copy=False)
 
 
 def polyline(x: Floats, y: Floats, *, width: int, height: int, ink: Ink = "line") -> Cells:
@@ -141,7 +150,7 @@ def _scaled(share: Floats, size: int) -> Ints:
     return (np.clip(share, 0.0, 1.0) * (size - 1) + 0.5).astype(np.int64)
 
 
-def _draw_lines(pixels: Pixels, x0: Ints, x1: Ints, y0: Ints, y1: Ints) -> None:
+def _draw_lines(pixels: NDArray[np.bool_], x0: Ints, x1: Ints, y0: Ints, y1: Ints) -> None:
     """Draw all straight lines at once, each with as many dots as its longer side has."""
     steps = np.maximum(np.abs(x1 - x0), np.abs(y1 - y0))
     line = np.repeat(np.arange(len(steps)), steps + 1)
@@ -150,20 +159,3 @@ def _draw_lines(pixels: Pixels, x0: Ints, x1: Ints, y0: Ints, y1: Ints) -> None:
     rows = np.rint(y0[line] + share * (y1 - y0)[line]).astype(np.int64)
     columns = np.rint(x0[line] + share * (x1 - x0)[line]).astype(np.int64)
     pixels[rows, columns] = True
-
-
-def _inked(pixels: Pixels, ink: Ink) -> Pixels:
-    if ink == "dots":
-        pixels[:, 0::2] |= pixels[:, 1::2]
-        pixels[:, 1::2] = False
-    elif ink == "area":
-        np.logical_or.accumulate(pixels, axis=0, out=pixels)
-    return pixels
-
-
-def _packed(pixels: Pixels) -> Cells:
-    """Pack eight dots into the bits of a braille code point: three down on the left, on the right, then the lowest."""
-    left, right = pixels[:, 0::2].view(np.uint8), pixels[:, 1::2].view(np.uint8)
-    upper = left | right << 3
-    bits = upper[0::4] | upper[1::4] << 1 | upper[2::4] << 2 | left[3::4] << 6 | right[3::4] << 7
-    return bits.astype(np.uint8, copy=False)

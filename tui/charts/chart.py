@@ -71,10 +71,13 @@ def axis_row(marks: MarkColumns, span: Span, columns: int) -> Row:
     words: list[Word] = [("─", "rule")] * columns
     for column, there in sorted(marks.items(), key=lambda item: (item[1][0].how.rank, -item[0])):
         signs = dict.fromkeys(mark.how.sign for mark in there[1:] if mark.kind != there[0].kind)
-        first = there[0].how.sign
+        first, role = there[0].how.sign, there[0].how.role
         label = there[0].label if there[0].kind == "load" else ""
-        if not _put(words, column, f"{first}{label}{''.join(signs)} ", there[0].how.role):
-            _squeeze(words, column, first, there[0].how.role)
+        if not _put(words, column, f"{first}{label}{''.join(signs)} ", role):
+            # The sign without its label, unless it would be inside a label or next to the same sign.
+            around = [text for text, _ in words[max(0, column - 1) : column + 2]]
+            if words[column][0] in ("─", " ") and first not in around:
+                words[column] = (first, role)
     left, right = f"{fmt.clock(span.start_s)} ", f" {fmt.clock(span.end_s)}"
     _put(words, 0, left, "dim")
     _put(words, columns - len(right), right, "dim")
@@ -91,13 +94,6 @@ def _put(words: list[Word], column: int, text: str, role: str) -> bool:
         return False
     words[wide] = [(character, "rule" if character == "─" else role) for character in text]
     return True
-
-
-def _squeeze(words: list[Word], column: int, sign: str, role: str) -> None:
-    """Write a sign without its label, unless it would be inside a label or next to the same sign."""
-    around = [text for text, _ in words[max(0, column - 1) : column + 2]]
-    if words[column][0] in ("─", " ") and sign not in around:
-        words[column] = (sign, role)
 
 
 def _put_note(words: list[Word], column: int, label: str, role: str) -> None:

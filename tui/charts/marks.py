@@ -71,14 +71,16 @@ class Marks:
 
     def add(self, snapshot: Snapshot) -> None:
         """Add what is new in a snapshot; must be called for every one."""
-        events = _after(snapshot.events, self._last_event)
+        events = snapshot.events
+        # Those after the last one seen, or all if it is no longer there.
+        seen = next((place for place in reversed(range(len(events))) if events[place] == self._last_event), -1)
         self._last_event = snapshot.events[-1] if snapshot.events else None
         begun = list(_begun(snapshot, snapshot.stages[self._stages_seen :]))
         self._stages_seen = len(snapshot.stages)
         if begun and self.first_load_s is None:
             self.first_load_s = begun[0].t_s
         found = [*begun]
-        for event in events:
+        for event in events[seen + 1 :]:
             if event.kind != "load" or not begun:  # the stage's own mark replaces the request's
                 label = fmt.plain(event.text)[:_LABEL].rstrip() if event.kind == "note" else ""
                 found.append(Mark(event.t_s, event.kind, label))
@@ -116,14 +118,6 @@ class Marks:
         last_s = self._last_of_burst.get(what)
         self._last_of_burst[what] = t_s
         return last_s is None or t_s - last_s > BURST_S
-
-
-def _after(events: tuple[RunEvent, ...], last: RunEvent | None) -> tuple[RunEvent, ...]:
-    """Return the events after `last`, or all of them if it is no longer there."""
-    for place in range(len(events) - 1, -1, -1):
-        if events[place] == last:
-            return events[place + 1 :]
-    return events
 
 
 def _begun(snapshot: Snapshot, stages: tuple[StageResult, ...]) -> Iterator[Mark]:

@@ -81,7 +81,7 @@ def scale_of(values: Sequence[float], most_ticks: int, *, log: bool | None = Non
 
 
 def _draw_signs(canvas: Canvas, curve: Curve, plot: Plot) -> None:
-    """The signs first, so that no name takes the place of one."""
+    """Draw the signs first, so that no name takes the place of one; a name goes where there is room for it."""
     cells = [
         canvas.cell(float(x), float(y)) if np.isfinite(x) and np.isfinite(y) else None
         for x, y in zip(*_shares(curve, plot), strict=True)
@@ -90,21 +90,18 @@ def _draw_signs(canvas: Canvas, curve: Curve, plot: Plot) -> None:
         if cell is not None:
             canvas.text(*cell, curve.sign, curve.role, over=True)
     for cell, name in zip(cells, curve.names, strict=False):
-        if cell is not None and name:
-            _name(canvas, *cell, name)
+        if cell is None or not name:
+            continue
+        column, row = cell
+        right, left = f"{name} ", f" {name}"  # with a blank to what comes next
+        places = ((1, -1, right), (1, 0, right), (-len(left), -1, left), (1, 1, right), (-len(left), 1, left))
+        for across, down, text in places:
+            if canvas.text(column + across, row + down, text, "dim"):
+                break
 
 
 def _shares(curve: Curve, plot: Plot) -> tuple[Floats, Floats]:
     return plot.x.shares(np.array(curve.x, dtype=np.float64)), plot.y.shares(np.array(curve.y, dtype=np.float64))
-
-
-def _name(canvas: Canvas, column: int, row: int, name: str) -> None:
-    """Next to a point, wherever there is room, and a blank to what comes next."""
-    right, left = f"{name} ", f" {name}"
-    places = ((1, -1, right), (1, 0, right), (-len(left), -1, left), (1, 1, right), (-len(left), 1, left))
-    for across, down, text in places:
-        if canvas.text(column + across, row + down, text, "dim"):
-            return
 
 
 def _legend(plot: Plot, room: int) -> Row:

@@ -70,7 +70,14 @@ def logarithmic(lowest: float, highest: float, most_ticks: int) -> Scale:
             high = _round_up(high * 1.01, _LOG_ROUND)
         else:
             low = _round_down(low * 0.99, _LOG_ROUND)
-    return Scale(low, high, _log_ticks(low, high, most_ticks), log=True)
+
+    # 1, 2, 5 of every decade if these are few enough, else the ends and the powers of ten between them.
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    fine = [step * 10.0**exponent for exponent in exponents for step in (1, 2, 5)]
+    fine = [tick for tick in fine if low * 0.999 <= tick <= high * 1.001]
+    coarse = [low, *(10.0**exponent for exponent in exponents if low * 1.5 < 10.0**exponent < high / 1.5), high]
+    ticks = next((ticks for ticks in (fine, coarse) if len(ticks) <= most_ticks), [low, high])
+    return Scale(low, high, tuple(ticks), log=True)
 
 
 def span(first_s: float, last_s: float, window_s: float | None) -> Span:
@@ -81,15 +88,6 @@ def span(first_s: float, last_s: float, window_s: float | None) -> Span:
         return Span(first_s, first_s + math.ceil(length / quantum - 1e-9) * quantum)
     end_s = math.ceil(last_s / quantum) * quantum
     return Span(end_s - length, end_s)
-
-
-def _log_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
-    """Return 1, 2, 5 of every decade if these are few enough, else the ends and the powers of ten between them."""
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    fine = [step * 10.0**exponent for exponent in exponents for step in (1, 2, 5)]
-    coarse = [low, *(10.0**exponent for exponent in exponents if low * 1.5 < 10.0**exponent < high / 1.5), high]
-    fine = [tick for tick in fine if low * 0.999 <= tick <= high * 1.001]
-    return next((tuple(ticks) for ticks in (fine, coarse) if len(ticks) <= most), (low, high))
 
 
 def _round_up(value: float, series: tuple[float, ...]) -> float:

@@ -51,18 +51,17 @@ class History(TimeSeries):
     def folded(self, span: Span, columns: int) -> Folded:
         """Fold a time span onto columns of dots; cached, because charts of one width ask for the same."""
         key = (span, columns, float(self.times[-1]) if len(self) else span.start_s)
-        if self._folded is None or self._folded[0] != key:
-            self._folded = (key, self._fold(span, columns))
-        return self._folded[1]
-
-    def _fold(self, span: Span, columns: int) -> Folded:
+        if self._folded is not None and self._folded[0] == key:
+            return self._folded[1]
         first, last = np.searchsorted(self.times, (span.start_s, span.end_s + 1e-9)).tolist()
         shares = (self.times[first:last] - span.start_s) / (span.end_s - span.start_s)
         column = (np.clip(shares, 0.0, 1.0) * (columns - 1) + 0.5).astype(np.int64)
         starts, lows, highs = changes(column), self.lows[:, first:last], self.highs[:, first:last]
         if len(starts):
             lows, highs = np.fmin.reduceat(lows, starts, axis=1), np.fmax.reduceat(highs, starts, axis=1)
-        return Folded(column[starts], {name: (lows[row], highs[row]) for name, row in self.rows.items()})
+        folded = Folded(column[starts], {name: (lows[row], highs[row]) for name, row in self.rows.items()})
+        self._folded = (key, folded)
+        return folded
 
 
 class Timeline:
@@ -98,7 +97,11 @@ class Timeline:
             self.history.add(point.t_s, values)
             self._add_samples(snapshot)
         self.marks.add(snapshot)
-        self._add_errors(snapshot)
+        for kind, count in snapshot.errors.items():
+            if count > self._errors.get(kind, 0):
+                self._errors[kind] = count
+                first_s, _ = self.error_times_s.get(kind, (snapshot.t_s, 0.0))
+                self.error_times_s[kind] = (first_s, snapshot.t_s)
         if snapshot.reference and len(self.published) < _MAX_PUBLISHED:
             self.published |= {(one.stage, one.of, one.figure): one for one in snapshot.reference}
         if snapshot.baseline is not None and snapshot.stages and len(self.baseline) < _MAX_PUBLISHED:
@@ -141,13 +144,6 @@ class Timeline:
             self._sampled_s = sampled_s
             values = {strip.column(gpu.index): strip.value(gpu, now) for gpu, now in sampled for strip in GPU_STRIPS}
             self.gpus.add(snapshot.t_s, values)
-
-    def _add_errors(self, snapshot: Snapshot) -> None:
-        for kind, count in snapshot.errors.items():
-            if count > self._errors.get(kind, 0):
-                self._errors[kind] = count
-                first_s, _ = self.error_times_s.get(kind, (snapshot.t_s, 0.0))
-                self.error_times_s[kind] = (first_s, snapshot.t_s)
 
     def next_window(self) -> str:
         """Switch to the next window, and return its name."""

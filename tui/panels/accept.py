@@ -20,7 +20,12 @@ _MIN_NAME_CELLS = 24
 
 def header(view: AcceptView, width: int) -> Row:
     """Return the profile, the verdict so far, and what goes on."""
-    verdict = view.certificate.verdict if view.over or _has_failed(view) else "inconclusive"
+    # More evidence cannot change a failure in a phase that is over, or by an event.
+    has_failed = any(
+        one.outcome == "fail" and (one.demand.direction == "none_of" or one.demand.phase != view.phase)
+        for one in view.certificate.criteria
+    )
+    verdict = view.certificate.verdict if view.over or has_failed else "inconclusive"
     word = "no verdict yet" if verdict == "inconclusive" and not view.over else verdict.upper()
     goes_on = "ending" if view.ending else f"phase {view.phase}" if view.phase is not None else "judging"
     left = f", at least {fmt.duration(view.left_s)} left" if view.left_s and not view.ending else ""
@@ -28,14 +33,6 @@ def header(view: AcceptView, width: int) -> Row:
         ((" vramp accept", "title"), (f"  {fmt.plain(view.certificate.profile)}  ", "text"), (word, _ROLES[verdict])),
         (("over " if view.over else f"{goes_on}{left} ", "dim"),),
         width,
-    )
-
-
-def _has_failed(view: AcceptView) -> bool:
-    """Whether more evidence cannot change a failure: in a phase that is over, or by an event."""
-    return any(
-        one.outcome == "fail" and (one.demand.direction == "none_of" or one.demand.phase != view.phase)
-        for one in view.certificate.criteria
     )
 
 
@@ -50,11 +47,24 @@ def rows(view: AcceptView, width: int) -> Iterator[tuple[str, Row]]:
     shapes = {demand.load.partition(",")[2] for demand in (one.demand for one in criteria) if demand.load}
     known = f",{shapes.pop()}" if len(shapes) == 1 else ""  # not repeated where all loads have it
     for phase in view.certificate.phases:
-        yield phase.name, _phase_row(view, phase, width)
+        state = _state(view, phase)
+        live = view.snapshot.headline if view.snapshot is not None and state == "running" else ""
+        words = live or (phase.reason if state == "skipped" else "")
+        outcome = (f"{state:<{_STATE_CELLS}}", _ROLES[state])
+        yield phase.name, (outcome, (f"{phase.name}  ", "strong"), (fmt.plain(words), "dim"))
         for number, criterion in enumerate(criteria):
             if criterion.demand.phase == phase.name:
                 name = fmt.plain(title(criterion.demand).removesuffix(known))
-                yield f"criterion {number}", _criterion_row(criterion, name, width)
+                word = {"pass": "PASS", "fail": "FAIL"}.get(criterion.outcome, "open")
+                yield (
+                    f"criterion {number}",
+                    (
+                        (f"{word:<{_STATE_CELLS}}", _ROLES[criterion.outcome]),
+                        (padded(f"  {name}", _name_cells(width) - 1) + " ", "text"),
+                        *bar(criterion, _BAR_CELLS),
+                        (f" {observed(criterion)}", "text"),
+                    ),
+                )
 
 
 def _state(view: AcceptView, phase: PhaseRecord) -> str:
@@ -62,23 +72,6 @@ def _state(view: AcceptView, phase: PhaseRecord) -> str:
     if phase.name == view.phase:
         return "running"
     return "waiting" if phase.finished_at is None and not view.over else phase.state
-
-
-def _phase_row(view: AcceptView, phase: PhaseRecord, width: int) -> Row:
-    state = _state(view, phase)
-    live = view.snapshot.headline if view.snapshot is not None and state == "running" else ""
-    words = live or (phase.reason if state == "skipped" else "")
-    return ((f"{state:<{_STATE_CELLS}}", _ROLES[state]), (f"{phase.name}  ", "strong"), (fmt.plain(words), "dim"))
-
-
-def _criterion_row(criterion: Criterion, name: str, width: int) -> Row:
-    word = "PASS" if criterion.outcome == "pass" else "FAIL" if criterion.outcome == "fail" else "open"
-    return (
-        (f"{word:<{_STATE_CELLS}}", _ROLES[criterion.outcome]),
-        (padded(f"  {name}", _name_cells(width) - 1) + " ", "text"),
-        *bar(criterion, _BAR_CELLS),
-        (f" {observed(criterion)}", "text"),
-    )
 
 
 def _name_cells(width: int) -> int:

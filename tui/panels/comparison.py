@@ -88,7 +88,11 @@ def baseline_row(frame: Frame) -> Row:
     known = {one.figure: one for one in found.figures if one.a is not None}
     for name in _IN_A_ROW:
         if name in known:
-            row += _short(known[name])
+            one, difference = known[name], known[name].difference
+            row += [(f"  {FIGURES[name].title} ", "dim"), (_values(one)[0], "text")]
+            if difference is not None and difference.percent is not None:
+                role = _ROLES[difference.word] if difference.word != "no evidence" else "strong"
+                row.append((f" ({_bound(one)}{difference.percent:+.1f}%{_SIGNS[difference.word]})", role))
     return tuple(row)
 
 
@@ -106,15 +110,6 @@ def baseline(frame: Frame, width: int, height: int) -> Rows:
         head = f" {'':<20}{'baseline':>10}{'now':>10}{'difference':>12}{'99% interval':>20}"
         rows.append(((head, "dim"),))
     return [*rows, *(_long(one) for one in found.figures)]
-
-
-def _short(one: Compared) -> list[Word]:
-    figure, difference = FIGURES[one.figure], one.difference
-    words: list[Word] = [(f"  {figure.title} ", "dim"), (_values(one)[0], "text")]
-    if difference is not None and difference.percent is not None:
-        role = _ROLES[difference.word] if difference.word != "no evidence" else "strong"
-        words.append((f" ({_bound(one)}{difference.percent:+.1f}%{_SIGNS[difference.word]})", role))
-    return words
 
 
 def _values(one: Compared) -> tuple[str, str]:

@@ -234,24 +234,18 @@ def _points(label: str, sign: str, role: str, found: Iterable[tuple[float | None
 
 
 def _found(snapshot: Snapshot, points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
-    """What a search and the tiers have found, on the curve."""
+    """What the tiers and a search have found, on the curve: its interval in brackets, in words `knee 24 (20 to 28)`."""
     line = sorted({one.load: (one.load, *one.place(name, "p50")) for one in points}.values())
     if not line:
         return
     loads, x, y = zip(*line, strict=True)
-    for sign, load, label in _marks(snapshot):
+    marks = [("✦", tier.found, f"{tier.tier}: {tier.measured}{'' if tier.sure else ' ?'}") for tier in snapshot.tiers]
+    search = snapshot.search
+    if search is not None:
+        interval = f" ({fmt.setting(search.low)} to {fmt.setting(search.high)})"
+        words = f"{search.kind} {fmt.setting(search.found)}{interval}{'' if search.resolved else ' ?'}"
+        marks += [("[", search.low, ""), ("]", search.high, ""), ("✦", search.found, words)]
+    for sign, load, label in marks:
         if load is not None and load > 0:
             place = float(np.interp(load, loads, x)), float(np.interp(load, loads, y))
             yield Curve(label, "found", (place[0],), (place[1],), ink=None, sign=sign)
-
-
-def _marks(snapshot: Snapshot) -> Iterator[tuple[str, float | None, str]]:
-    """Signs at loads: a search's interval in brackets, and in words `knee 24 (20 to 28)`; a tier's as measured."""
-    for tier in snapshot.tiers:
-        yield "✦", tier.found, f"{tier.tier}: {tier.measured}{'' if tier.sure else ' ?'}"
-    search = snapshot.search
-    if search is None:
-        return
-    interval = f" ({fmt.setting(search.low)} to {fmt.setting(search.high)})"
-    words = f"{search.kind} {fmt.setting(search.found)}{interval}{'' if search.resolved else ' ?'}"
-    yield from (("[", search.low, ""), ("]", search.high, ""), ("✦", search.found, words))

@@ -34,12 +34,14 @@ def header(frame: Frame, width: int, height: int) -> Rows:
 def _with_verdict(frame: Frame, items: list[_Item], width: int) -> Row:
     shown = [item for item in items if width_of(item[1])]
     least = width_of(_spaced([item for item in shown if not item[0]]))
-    verdict = _verdict(frame)
-    if width_of(_spaced(shown)) + width_of(verdict) + 4 > width:
+    healthy, text = frame.snapshot.healthy, fmt.plain(frame.snapshot.headline) or fmt.UNKNOWN
+    text = text if healthy else f"! {text}"
+    if frame.stale:
+        healthy, text = False, f"! no data for {frame.age_s:.0f} s"
+    if width_of(_spaced(shown)) + width_of(((text, ""),)) + 4 > width:
         # Without the explanation behind the second colon: `! client-limited: read lag p99 33 ms: the client read late`.
-        ((text, role),) = verdict
-        verdict = ((": ".join(text.split(": ")[:2]), role),)
-    verdict = cropped(verdict, max(width // 2, width - least - 4))
+        text = ": ".join(text.split(": ")[:2])
+    verdict = cropped(((text, "good" if healthy else "bad"),), max(width // 2, width - least - 4))
     left = _fitted(items, width - width_of(verdict) - 4)
     return ((" ", "text"), *spread(left, verdict, width - 2))
 
@@ -76,33 +78,21 @@ def _progress(frame: Frame) -> list[_Item]:
     units = {"streams": f"conc {value}", "sessions": f"{value} sessions", "req/s": f"rate {value}/s"}
     wanted = fmt.NO_LOAD if frame.no_load and not frame.wanted.open_loop else units[frame.load_unit]
     role = "warn" if phase in ("blocked", "paused", "stopping", "holding") else "dim"
+    now, replay = frame.snapshot.replay, ""
+    if now is not None:
+        speed = f"REPLAY x{fmt.setting(now.speed)}{' PAUSED' if now.paused else ''}"
+        replay = f"{speed} {fmt.clock(now.position_s)} of {fmt.clock(now.length_s)}"
     return [
         (0, ((stage, "text"),)),
         (0, ((wanted, "strong"), (" ?" if frame.wanted.unconfirmed else "  ", "dim"))),
         (1, ((fmt.plain(current.label) if current is not None and moves else "", "text"),)),
-        (0, _replay(frame)),
+        (0, ((replay, "warn"),)),
         (1, ((_WATCHING.get(frame.operator, ""), "warn"),)),
         (1, (("" if frame.no_load else "/".join(str(length) for length in frame.wanted.shape), "dim"),)),
         (2, ((_PHASES.get(phase, phase), role),)),
         (5, (("by hand" if load.manual else "", "dim"),)),
         (3, ((fmt.clock(frame.snapshot.t_s), "dim"),)),
     ]
-
-
-def _replay(frame: Frame) -> Row:
-    """Return the position and speed of a replay; empty for a live run."""
-    now = frame.snapshot.replay
-    if now is None:
-        return ()
-    speed = f"REPLAY x{fmt.setting(now.speed)}{' PAUSED' if now.paused else ''}"
-    return ((f"{speed} {fmt.clock(now.position_s)} of {fmt.clock(now.length_s)}", "warn"),)
-
-
-def _verdict(frame: Frame) -> Row:
-    if frame.stale:
-        return ((f"! no data for {frame.age_s:.0f} s", "bad"),)
-    headline = fmt.plain(frame.snapshot.headline) or fmt.UNKNOWN
-    return ((headline, "good"),) if frame.snapshot.healthy else ((f"! {headline}", "bad"),)
 
 
 def _fitted(items: list[_Item], width: int) -> Row:

@@ -1,18 +1,20 @@
-"""Server, client and host, the engine's gauges, and the verdicts: what is the limit?"""
+"""Server, client and hosts, the engine's gauges, and the verdicts: what is the limit?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 
 from loadgen import format as fmt
 from loadgen.metrics.verdicts import HOST_FULL_PERCENT
+from loadgen.report.columns import host_columns
 from loadgen.report.notes import mfu_words
 from loadgen.schema.engine import EngineView
 from loadgen.schema.finding import Verdict
 from loadgen.schema.samples import HostSample
-from loadgen.schema.snapshot import InstanceView
 from tui.panels import served
 from tui.panels.frame import Frame
+from tui.panels.stages import cell_words, head_words
 from tui.widgets import rows as r
 from tui.widgets.rows import GAP, Row, Rows, Word, facts, titled, wrapped
 
@@ -26,7 +28,7 @@ ENGINE: Mapping[str, Callable[[EngineView], str]] = {
     "preempt": lambda one: fmt.count(one.preemptions),
 }
 """The figures of an engine, by their heads."""
-_CELL, _NAME, _INDENT = 9, 14, 3
+_CELL, _NAME, _HOST, _INDENT = 9, 14, 16, 3
 _STATE_ROLES = {"ready": "good", "died": "bad"}  # the others are to be watched
 
 
@@ -169,16 +171,14 @@ def verdicts(frame: Frame, width: int, height: int) -> Rows:
     """
     found, room = frame.snapshot.verdicts, max(0, height - 1)
     bad, more = sum(verdict.bad for verdict in found), len(found) - room
-    whole = [row for verdict in found for row in _verdict(verdict, width)]
+    whole: Rows = []
+    for verdict in found:
+        at, *head, (text, role) = _verdict_row(verdict)
+        whole += [(at, *row) for row in r.hanging(tuple(head), text, width, role)]
     rows = whole if len(whole) <= room else [_verdict_row(verdict) for verdict in found[:room]]
     legend: list[Word] = [(f"+{more} more  ", "dim")] if more > 0 else []
     legend.append((f"{bad} bad", "bad") if bad else ("nothing bad", "dim"))
     return [titled("verdicts", tuple(legend), width), *rows]
-
-
-def _verdict(verdict: Verdict, width: int) -> Rows:
-    at, *head, (text, role) = _verdict_row(verdict)
-    return [(at, *row) for row in r.hanging(tuple(head), text, width, role)]
 
 
 def _verdict_row(verdict: Verdict) -> Row:
@@ -228,7 +228,17 @@ def _gauges(frame: Frame) -> Rows:
         role = "strong" if name == "all" else "text"
         figures = _cells(figure(each) for figure in ENGINE.values())
         rows.append(((f" {r.padded(fmt.plain(name), _NAME - 1)}", role), (figures, "text")))
-    return [*rows, *(_instance(each) for each in frame.snapshot.server.instances)]
+    for one in frame.snapshot.server.instances:
+        gauges = (fmt.count(one.running), fmt.count(one.waiting), fmt.percent(one.kv_usage))
+        rows.append(
+            (
+                (f" {'server':<{_NAME - 1}}", "text"),
+                (_cells(gauges if one.state == "ready" else [fmt.UNKNOWN] * len(gauges)), "text"),
+                (f"  {one.state}", _STATE_ROLES.get(one.state, "warn")),
+                (f"  {fmt.plain(one.url)}{f'  pid {one.pid}' if one.pid is not None else ''}", "dim"),
+            )
+        )
+    return rows
 
 
 def _compared(frame: Frame, width: int) -> Rows:
@@ -260,16 +270,6 @@ def _cells(values: Iterable[str]) -> str:
     return "".join(f"{value:>{_CELL}}" for value in values)
 
 
-def _instance(one: InstanceView) -> Row:
-    gauges = (fmt.count(one.running), fmt.count(one.waiting), fmt.percent(one.kv_usage))
-    return (
-        (f" {'server':<{_NAME - 1}}", "text"),
-        (_cells(gauges if one.state == "ready" else [fmt.UNKNOWN] * len(gauges)), "text"),
-        (f"  {one.state}", _STATE_ROLES.get(one.state, "warn")),
-        (f"  {fmt.plain(one.url)}{f'  pid {one.pid}' if one.pid is not None else ''}", "dim"),
-    )
-
-
 def _crosscheck(frame: Frame, width: int) -> Rows:
     """Return the comparison of client and engine for the last stage that has one."""
     answers: dict[bool | None, Word] = {
@@ -282,3 +282,31 @@ def _crosscheck(frame: Frame, width: int) -> Rows:
             head: Row = ((f" client and engine, stage {stage.number}: ", "text"), answers[stage.truth.agrees])
             return [head, *wrapped(stage.truth.words, width, "dim", _INDENT)]
     return []
+
+
+def hosts(frame: Frame, width: int, height: int) -> Rows:
+    """Draw a row for each host that drives the load, with its share, latencies, client and clock."""
+    found = frame.snapshot.hosts
+    if not found:
+        return [titled("hosts", (("this machine drives the load", "dim"),), width)]
+    ends = accumulate(max(column.width, 1) for column in host_columns()[1:])
+    figures = [column for column, end in zip(host_columns()[1:], ends, strict=True) if end <= width - _HOST]
+    # If not all fit, those that need attention come first; otherwise they keep their order.
+    worst_first = sorted(found, key=lambda host: (not host.lost, host.why is None))
+    room = max(1, height - 2)
+    shown = found if len(found) <= room else worst_first[:room]
+
+    lost = sum(host.lost for host in found)
+    state: Word = (f"! {lost} of {len(found)} LOST", "bad") if lost else (fmt.counted(len(found), "host"), "dim")
+    more: Row = ((f"+{len(found) - room} more  ", "dim"), state) if len(found) > room else (state,)
+    rows = [titled("hosts", more, width), (("  host".ljust(_HOST), "dim"), *head_words(figures))]
+    for host in shown:
+        role = "bad" if host.lost else "warn" if host.why is not None else "text"
+        name = f"{' ' if role == 'text' else '!'} {fmt.plain(host.name)}"
+        cells = [(fmt.plain(text), role if host.lost else own) for text, own in cell_words(figures, [host], role)]
+        rows.append(((r.padded(name, _HOST), role), *cells))
+    for host in worst_first:  # what the columns have no room for
+        clock = f"clock {host.offset_ms:+.2f} ms from ours, known to {host.uncertainty_ms:.2f} ms"
+        words = "; ".join(word for word in (host.why, clock, f"RTT {fmt.number(host.rtt_ms)} ms") if word)
+        rows += wrapped(f"{fmt.plain(host.name)}: {fmt.plain(words)}", width, "dim", 2)
+    return rows[:height]

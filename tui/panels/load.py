@@ -1,16 +1,21 @@
-"""The load: target, streams held, and the keys that change it; in a narrow terminal, server and client too."""
+"""The load: target, streams held, live sessions, and the keys that change it.
+
+In a narrow terminal, server and client too.
+"""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
 
 from loadgen import format as fmt
 from loadgen.record.slo import needed_words
+from loadgen.report.tabular import Column
+from loadgen.schema.deltas import SessionRow
 from loadgen.schema.engine import OthersTraffic
 from tui.panels.frame import Frame
 from tui.panels.health import client_strip, server_strip
+from tui.panels.stages import cell_words, head_words
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, facts, spread, titled, width_of
 
 _HINT_CELLS = 18
@@ -42,7 +47,11 @@ def load(frame: Frame, width: int, height: int) -> Rows:
     if width >= _STRIP_FROM:
         in_a_row = tuple(word for need in reported for word in (*need, ("  ", "text")))
         needs = cropped(in_a_row, width - width_of((state,)) - len("load "))
-        return [titled("load", (*needs, state), width), _strip(frame, width), server_strip(frame), client_strip(frame)]
+        left = ((f" {_UNITS[frame.load_unit][1]} ", "dim"), *_value(frame), *_held(frame))
+        stage = ((f"stage {fmt.duration(frame.snapshot.load.stage_elapsed_s):>6} ", "dim"),)
+        room = max(0, width - sum(len(text) for text, _ in (*left, *stage)) - 4)
+        strip = spread((*left, *bar(_share(frame), room, "held")), stage, width - 1)
+        return [titled("load", (*needs, state), width), strip, server_strip(frame), client_strip(frame)]
     roomy, unit = height >= _ROOMY, _UNITS[frame.load_unit][0]
     rows = [
         titled("load", (state,) if roomy or not reported or state[1] == "warn" else reported[0][:1], width),
@@ -51,7 +60,13 @@ def load(frame: Frame, width: int, height: int) -> Rows:
         ((" ", "text"), *bar(_share(frame), width - 2, "held")),
         _stage_row(frame, width),
     ]
-    lines = [line for need in reported for line in _need_rows(need, width)] if roomy else []
+    lines: Rows = []
+    for need in reported if roomy else ():
+        text = "".join(text for text, _ in need)
+        if len(text) < width:
+            lines.append(((" ", "text"), *need))
+        else:  # all of it in its first role
+            lines += [((f" {line}", need[0][1]),) for line in textwrap.wrap(text, max(10, width - 2))]
     return [*rows[: max(3, height)], *lines[: height - len(rows)], *_hints(frame)[len(lines) :]]
 
 
@@ -95,14 +110,6 @@ def _needs(frame: Frame) -> list[Row]:
     return found
 
 
-def _need_rows(need: Row, width: int) -> Rows:
-    """Return a need on rows of its own; if it takes several, all of it has its first role."""
-    text = "".join(text for text, _ in need)
-    if len(text) < width:
-        return [((" ", "text"), *need)]
-    return [((f" {line}", need[0][1]),) for line in textwrap.wrap(text, max(10, width - 2))]
-
-
 def _hints(frame: Frame) -> Rows:
     """Return the keys that this operator may use, two in a row."""
     rows: list[tuple[tuple[str, ...], ...]]
@@ -118,12 +125,14 @@ def _hints(frame: Frame) -> Rows:
             (("number", "number"), ("pause", "pause")),
             (("next", "next"), ("note", "note")),
         ]
-    return [tuple(word for what, *ids in row for word in _hint(frame, what, ids)) for row in rows]
-
-
-def _hint(frame: Frame, what: str, ids: Sequence[str]) -> Row:
-    names = " ".join(frame.key(id)[0] for id in ids)
-    return ((f" {names:<4}", "key"), (f"{f' {what}':<{_HINT_CELLS - 5}}", "dim"))
+    hints: Rows = []
+    for row in rows:
+        words: list[Word] = []
+        for what, *ids in row:
+            names = " ".join(frame.key(id)[0] for id in ids)
+            words += [(f" {names:<4}", "key"), (f"{f' {what}':<{_HINT_CELLS - 5}}", "dim")]
+        hints.append(tuple(words))
+    return hints
 
 
 def notice(frame: Frame, width: int, height: int) -> Rows:
@@ -203,8 +212,33 @@ def _stage_row(frame: Frame, width: int) -> Row:
     return (*left, *bar(load.stage_progress, room, "text"), (elapsed, "text"))
 
 
-def _strip(frame: Frame, width: int) -> Row:
-    left = ((f" {_UNITS[frame.load_unit][1]} ", "dim"), *_value(frame), *_held(frame))
-    stage = ((f"stage {fmt.duration(frame.snapshot.load.stage_elapsed_s):>6} ", "dim"),)
-    room = max(0, width - sum(len(text) for text, _ in (*left, *stage)) - 4)
-    return spread((*left, *bar(_share(frame), room, "held")), stage, width - 1)
+SESSION_COLUMNS: tuple[Column[SessionRow], ...] = (
+    Column("session", lambda row: str(row.session), width=11),
+    Column("in the file", lambda row: str(row.trace), width=12),
+    Column("request", lambda row: str(row.request), width=9),
+    Column("of", lambda row: str(row.requests), width=7),
+    Column("now", lambda row: f"{row.open} open" if row.open else "waits" if row.waits else "pause", width=12),
+    Column("context", lambda row: fmt.number(row.context_tokens), width=10),
+    Column("cached", lambda row: "" if row.cached_share is None else f"{row.cached_share:.0%}", width=8),
+)
+
+
+def sessions(frame: Frame, width: int, height: int) -> Rows:
+    """Draw how many sessions send, pause or wait, and the ones with the longest contexts."""
+    now = frame.snapshot.sessions
+    if now is None:
+        in_sessions = frame.no_load or frame.snapshot.load.in_sessions
+        words = "no session is live" if in_sessions else "the load is not sessions: set load.sessions, or --sessions"
+        return [titled("sessions", (), width), ((f" {words}", "dim"),)]
+    start = frame.snapshot.server.start
+    pool = start.kv_cache_tokens if start is not None else None
+    contexts = f"contexts {fmt.number(now.context_tokens)} tokens"
+    contexts += f" of {fmt.number(pool)}" if pool is not None else ""
+    states = f"{now.live} live, {now.pausing} in a pause, {fmt.counted(frame.snapshot.load.held, 'request')} open"
+    due = f", {now.due} due" if now.due else ""
+    legend: Word = (f"{states}{due}; {contexts}", "warn" if pool is not None and now.context_tokens > pool else "text")
+    rows = [titled("sessions", (legend,), width), tuple(head_words(SESSION_COLUMNS))]
+    for row in now.rows[: height - 2]:
+        role = "text" if row.open else "waiting" if row.waits else "dim"
+        rows.append(tuple(cell_words(SESSION_COLUMNS, [row], role)))
+    return rows

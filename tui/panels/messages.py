@@ -52,19 +52,17 @@ def failures(frame: Frame, width: int, height: int) -> Rows:
     total = sum(kinds.values())
     sent = fmt.count(requests.sent if requests is not None else None)
     legend = (f"{fmt.count(total)} of {sent} requests", "bad") if total else ("none", "dim")
-    above = [titled("errors", (legend,), width), *_account(frame, width)]
+    above: Rows = [titled("errors", (legend,), width)]
+    stage = frame.stage
+    accounts = [("run", requests)] if requests is not None and requests.sent else []
+    if stage is not None and len(frame.snapshot.stages) > 1:
+        accounts.append((f"stage {stage.number}", stage.requests))
+    for name, account in accounts:
+        above += hanging(((f" {name:<{_INDENT - 1}}", "dim"),), account_words(account), width, "text")
+    above += [()] if accounts else []
+
     groups = [_kind(kind, count / total, frame, width) for kind, count in kinds.items()]
     return [*above, *whole_groups(groups, height - 1 - len(above), "more kinds")]
-
-
-def _account(frame: Frame, width: int) -> Rows:
-    stage, requests = frame.stage, frame.snapshot.requests
-    found = [("run", requests)] if requests is not None and requests.sent else []
-    found += [(f"stage {stage.number}", stage.requests)] if stage is not None and len(frame.snapshot.stages) > 1 else []
-    rows: Rows = []
-    for name, each in found:
-        rows += hanging(((f" {name:<{_INDENT - 1}}", "dim"),), account_words(each), width, "text")
-    return [*rows, ()] if rows else []
 
 
 def _kind(kind: str, share: float, frame: Frame, width: int) -> Rows:

@@ -26,7 +26,6 @@ ORIGINS: dict[Origin, str] = {
     "site": "this machine's, in /etc/vramp/profiles.d",
     "shipped": "shipped with vramp",
 }
-_PLAIN = "as it is"  # stands for no variant
 
 
 def entry_head(width: int) -> Row:
@@ -45,15 +44,10 @@ def entry_row(entry: Entry, last: PastRun | None, now: datetime, width: int) -> 
         row.append((padded(model_words(server).rpartition("/")[2], model - 1) + " ", "dim"))
     row.append((f"{server.engine:<{engine}.{engine}}", "dim"))
     if last is not None:
-        row += [_headline(last), (f"  {ago(last.started, now)}", "dim")]
+        went_well = last.load and last.state in ("complete", "stopped")
+        best: Word = (f"{fmt.number(last.output_tokens_per_s)} tok/s", "throughput")
+        row += [best if went_well else state_word(last), (f"  {ago(last.started, now)}", "dim")]
     return tuple(row)
-
-
-def _headline(last: PastRun) -> Word:
-    """Return the best throughput, or the state of a run that went wrong."""
-    if not last.load or last.state not in ("complete", "stopped"):
-        return state_word(last)
-    return (f"{fmt.number(last.output_tokens_per_s)} tok/s", "throughput")
 
 
 def _columns(width: int) -> tuple[int, int, int]:
@@ -107,7 +101,7 @@ def _facts(entry: Entry, profile: Profile, variant: str | None) -> Rows:
     if entry.variants:
         count = len(entry.variants)
         others = f"or {count} other{'s' if count > 1 else ''}" if variant is None else f"one of {count}"
-        rows.append(_labelled("variant", (fmt.plain(variant or _PLAIN), "strong"), (f"   {others}", "dim")))
+        rows.append(_labelled("variant", (fmt.plain(variant or "as it is"), "strong"), (f"   {others}", "dim")))
     if profile.reference is not None:
         points = len(profile.reference.points)
         words = f"   {fmt.counted(points, 'point')}" if points else ""
@@ -125,19 +119,15 @@ def load_words(profile: Profile) -> list[str]:
     if plan.search is not None:
         loads = f"search for the {plan.search}: {plan.by} {plan.least:g} to {plan.most:g}"
     else:
-        loads = f"{fmt.counted(len(stages), 'stage')}: {_loads(stages)}"
+        closed = dict.fromkeys(fmt.setting(stage.concurrency) for stage in stages if stage.rate is None)
+        open_loop = dict.fromkeys(fmt.setting(stage.rate) for stage in stages if stage.rate is not None)
+        in_sessions = any(stage.work.sessions is not None for stage in stages)
+        kinds = [f"{_some(closed)} sessions" if in_sessions else f"conc {_some(closed)}"] if closed else []
+        kinds += [f"rate {_some(open_loop)}/s"] if open_loop else []
+        loads = f"{fmt.counted(len(stages), 'stage')}: {'; '.join(kinds)}"
     shapes = dict.fromkeys(f"{stage.isl}/{stage.osl}" for stage in stages)
     lengths = dict.fromkeys(_length(stage) for stage in stages)
     return [loads, f"ISL/OSL {_some(shapes)}   {_some(lengths)}"]
-
-
-def _loads(stages: Sequence[Stage]) -> str:
-    closed = dict.fromkeys(fmt.setting(stage.concurrency) for stage in stages if stage.rate is None)
-    open_loop = dict.fromkeys(fmt.setting(stage.rate) for stage in stages if stage.rate is not None)
-    in_sessions = any(stage.work.sessions is not None for stage in stages)
-    kinds = [f"{_some(closed)} sessions" if in_sessions else f"conc {_some(closed)}"] if closed else []
-    kinds += [f"rate {_some(open_loop)}/s"] if open_loop else []
-    return "; ".join(kinds)
 
 
 def _length(stage: Stage) -> str:

@@ -6,7 +6,6 @@ from pathlib import PurePath
 
 from loadgen import format as fmt
 from loadgen.report.notes import account_words, live_notes
-from loadgen.schema.shared import SearchResult
 from loadgen.searches import SEARCHES
 from tui.panels.comparison import baseline_row, published_stages
 from tui.panels.curve import curve
@@ -44,8 +43,13 @@ def _found(frame: Frame, width: int, height: int) -> Rows:
     cause = frame.snapshot.server.diagnosis
     if cause is not None:
         rows += [((f" {fmt.plain(cause.title)}", "bad"),), ((f" → {fmt.plain(cause.remedy)}", "key"),)]
-    if frame.snapshot.search is not None:
-        rows.append((_search(frame.snapshot.search),))
+    search = frame.snapshot.search
+    if search is not None:
+        name = SEARCHES[search.kind].label
+        if search.found is None or not search.resolved:
+            rows.append(((f"{name}: not resolved: {fmt.plain(search.why)}", "warn"),))
+        else:
+            rows.append(((f"{name}: {search.words}, by {fmt.counted(search.probes, 'probe')}", "good"),))
     row = baseline_row(frame)
     return [*rows, *(published_stages(frame, width, height // 4) or ([row] if row else []))]
 
@@ -62,13 +66,6 @@ def _notes(frame: Frame, width: int, most: int) -> Rows:
         more: Row = ((f"  {left} more {'note' if left == 1 else 'notes'} in the report", "dim"),)
         rows[-1] = (*cropped(rows[-1], width - width_of(more)), *more)
     return rows
-
-
-def _search(found: SearchResult) -> Word:
-    name = SEARCHES[found.kind].label
-    if found.found is None or not found.resolved:
-        return (f"{name}: not resolved: {fmt.plain(found.why)}", "warn")
-    return (f"{name}: {found.words}, by {fmt.counted(found.probes, 'probe')}", "good")
 
 
 def _files(frame: Frame, width: int) -> Rows:

@@ -5,7 +5,7 @@ Its percentiles are known only to lie within a histogram bucket, and are shown a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from loadgen import format as fmt
 from loadgen.report.served import LATENCIES, PERCENTILES, latency_title, latency_unit, mean, within
@@ -63,22 +63,20 @@ def page(frame: Frame, width: int, height: int) -> Rows:
         if one.engine is not None and not one.running
     ]
     stretches = [(f"last {WINDOW_S:.0f} s", engine.latency_ms), *stages, ("since its start", engine.since_start)]
-    groups = [_stretches(name, stretches) for name in LATENCIES]
+    groups = []
+    for name in LATENCIES:
+        rows: Rows = [titled(f"{latency_title(name)} {latency_unit(name)}", (), _PAGE)]
+        rows.append(((f"{'':<{_STRETCH}}{'count':>{_COUNT}}", "dim"), *_head_words()))
+        for stretch, latencies in stretches:
+            known = latencies.get(name)
+            count = fmt.count(known.count if known is not None else None)
+            label: Row = ((f" {padded(stretch, _STRETCH - 1)}", "text"), (f"{count:>{_COUNT}}", "dim"))
+            rows.append((*label, *_words(known, name)))
+        groups.append(rows)
     columns = max(1, width // (_PAGE + GAP))
     per_column = -(-len(groups) // columns)
     parts = [groups[first : first + per_column] for first in range(0, len(groups), per_column)]
     return side_by_side([(whole_groups(part, height, "more"), min(width, _PAGE)) for part in parts], height)
-
-
-def _stretches(name: str, stretches: Sequence[tuple[str, Mapping[str, EngineLatencyMs]]]) -> Rows:
-    rows: Rows = [titled(f"{latency_title(name)} {latency_unit(name)}", (), _PAGE)]
-    rows.append(((f"{'':<{_STRETCH}}{'count':>{_COUNT}}", "dim"), *_head_words()))
-    for stretch, latencies in stretches:
-        known = latencies.get(name)
-        count = fmt.count(known.count if known is not None else None)
-        label: Row = ((f" {padded(stretch, _STRETCH - 1)}", "text"), (f"{count:>{_COUNT}}", "dim"))
-        rows.append((*label, *_words(known, name)))
-    return rows
 
 
 def latency_table(engine: EngineView) -> Rows:

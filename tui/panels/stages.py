@@ -17,7 +17,7 @@ from loadgen import format as fmt
 from loadgen.report.columns import COCKPIT_COLUMNS, COCKPIT_GIVE_WAY, COCKPIT_IF_ROOM, CURVE, Measured, columns, known
 from loadgen.report.served import SERVED
 from loadgen.report.tabular import Column
-from loadgen.schema.result import CurvePoint, StageResult
+from loadgen.schema.result import StageResult
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, padded, target, titled
 
@@ -53,25 +53,23 @@ def stages(frame: Frame, width: int, height: int) -> Rows:
         return _watched(frame, width, height)
     figures = stage_columns(found, width)
     title = titled("stages: the load curve", ((f"{frame.snapshot.load.stages_planned} planned", "dim"),), width)
-    top = _top(title, (*head_words(STAGE), *head_words(figures)), height)
-    return [*top, *(_row(stage, frame, figures) for stage in found[-max(1, height - len(top)) :])]
+    rows = _top(title, (*head_words(STAGE), *head_words(figures)), height)
+    load = frame.snapshot.load
+    for stage in found[-max(1, height - len(rows)) :]:
+        role = "strong" if stage.running else "text"
+        measured: list[Measured] = [stage]
+        if stage.running and stage.curve:
+            # While a load moves, the step at the present load has its figures; the whole stage those of no single load.
+            wanted = load.rate if load.rate is not None else float(load.concurrency or 0)
+            step = min(stage.curve, key=lambda point: abs(point.load - wanted))
+            measured.insert(0, msgspec.structs.replace(step, held=float(load.held)))
+        named = _marked(cell_words(STAGE, [stage], role), stage.running)
+        rows.append((target(f"stage {stage.number}"), *named, *cell_words(figures, measured, role)))
+    return rows
 
 
 def _top(title: Row, heads: Row, height: int) -> Rows:
     return [heads] if height < _TITLED_FROM else [title, heads]
-
-
-def _row(stage: StageResult, frame: Frame, figures: Sequence[Column[Measured]]) -> Row:
-    role = "strong" if stage.running else "text"
-    rows: list[Measured] = [stage]
-    if stage.running and stage.curve:
-        # While a load moves, the step at the present load has its figures; the whole stage has those of no single load.
-        load = frame.snapshot.load
-        wanted = load.rate if load.rate is not None else float(load.concurrency or 0)
-        step = min(stage.curve, key=lambda point: abs(point.load - wanted))
-        rows.insert(0, msgspec.structs.replace(step, held=float(load.held)))
-    named = _marked(cell_words(STAGE, [stage], role), stage.running)
-    return (target(f"stage {stage.number}"), *named, *cell_words(figures, rows, role))
 
 
 def _watched(frame: Frame, width: int, height: int) -> Rows:
@@ -129,8 +127,12 @@ def loads(frame: Frame, width: int, height: int) -> Rows:
     top = _top(title, ((f"{'load':>{_LOAD}}", "dim"), *head_words(figures, gap=1)), height)
     room, now = max(1, height - len(top)), _present_point(frame)
     first = max(0, min(len(points) - room, (now if now is not None else len(points)) - room // 2))
-    shown = enumerate(points[first : first + room], first)
-    return [*top, *(_point_row(point, figures, marked=number == now) for number, point in shown)]
+    rows = top
+    for number, point in enumerate(points[first : first + room], first):
+        role = "strong" if number == now else "text"
+        load = (f"{fmt.setting(point.load)}{_ARROWS[point.direction]}".rjust(_LOAD), role)
+        rows.append((*_marked([load], number == now), *cell_words(figures, [point], role, gap=1)))
+    return rows
 
 
 def has_more_than_stages(frame: Frame) -> bool:
@@ -157,12 +159,6 @@ def _present_point(frame: Frame) -> int | None:
         if (point.isl, point.osl, point.direction) == (stage.isl, stage.osl, direction)
     ]
     return min(same)[1] if same else None
-
-
-def _point_row(point: CurvePoint, figures: Sequence[Column[CurvePoint]], *, marked: bool) -> Row:
-    role = "strong" if marked else "text"
-    load = (f"{fmt.setting(point.load)}{_ARROWS[point.direction]}".rjust(_LOAD), role)
-    return (*_marked([load], marked), *cell_words(figures, [point], role, gap=1))
 
 
 def _marked(words: Sequence[Word], marked: bool) -> Row:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from loadgen import format as fmt
 from loadgen.schema.finding import Finding
 from loadgen.schema.shared import Milestone
-from loadgen.schema.snapshot import ServerView
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, hanging, padded, titled, whole_groups, wrapped
 
@@ -54,7 +53,15 @@ def startup(frame: Frame, width: int, height: int) -> Rows:
     title = titled(name, ((about, "dim"),), width)
     label = min(40, max((len(milestone.label) for milestone in server.milestones), default=0))
     steps = [_milestone(milestone, label) for milestone in server.milestones]
-    return [title, *_death(frame, width), *steps, *_life(server)]
+    rows = [title, *_death(frame, width), *steps]
+
+    life = server.liveness  # what its processes do: the log may be silent
+    if life is None:
+        return rows
+    hbm = f"   HBM {fmt.number(life.hbm_used_bytes)}B" if life.hbm_used_bytes is not None else ""
+    silence = f"   last line {fmt.duration(life.last_line_age_s)} ago" if life.last_line_age_s is not None else ""
+    cpu = f"   alive: CPU {fmt.number(life.cpu_percent)}%   memory {fmt.number(life.rss_bytes)}B"
+    return [*rows, (), ((cpu + hbm + silence, "dim"),)]
 
 
 def _death(frame: Frame, width: int) -> Rows:
@@ -83,28 +90,13 @@ def _milestone(milestone: Milestone, label: int) -> Row:
         case "waiting":
             about = f"~{fmt.duration(milestone.expected_s)}" if milestone.expected_s is not None else ""
             progress = ((f"{about:>6}", "dim"),)
-        case _:
-            progress = _progress(milestone)
+        case _:  # the progress that the log reports, else the share of the last start's duration that has passed
+            elapsed, expected = milestone.elapsed_s, milestone.expected_s
+            if milestone.progress is not None:
+                progress = (*bar(milestone.progress, _BAR, "key"), (f" {fmt.percent(milestone.progress):>5}", "text"))
+            elif elapsed is not None and expected:
+                took = f" {fmt.duration(elapsed)} of about {fmt.duration(expected)}"
+                progress = (*bar(min(elapsed / expected, 0.99), _BAR, "rule"), (took, "text"))
+            else:
+                progress = ((f"{fmt.duration(elapsed):>6}" if elapsed is not None else "", "text"),)
     return (_SIGNS[milestone.state], name, *progress, (f"  {fmt.plain(milestone.detail)}", "dim"))
-
-
-def _progress(milestone: Milestone) -> Row:
-    """Return the progress reported by the log, else the share of the last start's duration that has passed."""
-    elapsed, expected = milestone.elapsed_s, milestone.expected_s
-    if milestone.progress is not None:
-        return (*bar(milestone.progress, _BAR, "key"), (f" {fmt.percent(milestone.progress):>5}", "text"))
-    if elapsed is not None and expected:
-        took = f" {fmt.duration(elapsed)} of about {fmt.duration(expected)}"
-        return (*bar(min(elapsed / expected, 0.99), _BAR, "rule"), (took, "text"))
-    return ((f"{fmt.duration(elapsed):>6}" if elapsed is not None else "", "text"),)
-
-
-def _life(server: ServerView) -> Rows:
-    """Return what the server's processes do, because the log may be silent."""
-    life = server.liveness
-    if life is None:
-        return []
-    hbm = f"   HBM {fmt.number(life.hbm_used_bytes)}B" if life.hbm_used_bytes is not None else ""
-    silence = f"   last line {fmt.duration(life.last_line_age_s)} ago" if life.last_line_age_s is not None else ""
-    cpu = f"   alive: CPU {fmt.number(life.cpu_percent)}%   memory {fmt.number(life.rss_bytes)}B"
-    return [(), ((cpu + hbm + silence, "dim"),)]

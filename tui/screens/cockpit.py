@@ -27,7 +27,7 @@ from tui.charts.definitions import BOX_CHARTS, OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
-from tui.panels import details, gpus, header, health, hosts, latency, load, messages, stages, startup
+from tui.panels import details, gpus, header, health, latency, load, messages, stages, startup
 from tui.panels.frame import (
     CURVE_METRICS,
     METRICS,
@@ -51,7 +51,7 @@ _RESTARTABLE: frozenset[Phase] = STEERABLE | {"checking", "blocked", "starting",
 _NO_SERVER = ServerView(engine="none", url="", state="stopped")  # before the first snapshot
 _HAND = {"load": load.load, "server": health.server, "client": health.client, "host": health.host}
 _STARTUP = {"findings": startup.findings, "milestones": startup.startup, "startup-log": messages.log}
-_TABLES = {"gpus": gpus.gpus, "hosts": hosts.hosts, "latency": latency.latency, "stages": stages.stages}
+_TABLES = {"gpus": gpus.gpus, "hosts": health.hosts, "latency": latency.latency, "stages": stages.stages}
 _TEXTS = {
     "latency-right": latency.latency,
     "errors": messages.errors,

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -46,6 +45,8 @@ _KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _TABLE = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
 _ASSIGNED = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
+Problem = tuple[str, int | None]
+"""What keeps the text from being a profile, and its line, from 1."""
 
 
 class EditorScreen(FullScreen[StartChoice | None]):
@@ -87,11 +88,8 @@ class EditorScreen(FullScreen[StartChoice | None]):
     def _changed(self) -> bool:
         return self._area.text != self._saved
 
-    def on_text_area_changed(self) -> None:
-        self._check_soon()
-
     @work(exclusive=True, group="check")
-    async def _check_soon(self) -> None:
+    async def on_text_area_changed(self) -> None:
         await asyncio.sleep(_DEBOUNCE_S)
         if not self.was_left:
             self._check()
@@ -173,9 +171,9 @@ def problem_rows(problems: Sequence[Problem], width: int) -> Rows:
     if not problems:
         return [((" ok", "good"), ("  valid, with each of its variants", "dim"))]
     rows: Rows = []
-    for problem in problems:
-        at = f"line {problem.line}: " if problem.line is not None else ""
-        rows += wrapped(f"! {at}{problem.words}", width - 1, "bad")
+    for words, line in problems:
+        at = f"line {line}: " if line is not None else ""
+        rows += wrapped(f"! {at}{words}", width - 1, "bad")
     return rows
 
 
@@ -185,13 +183,6 @@ def proposed_path(path: Path) -> Path:
         return path
     folder = Path("profiles") if Path("profiles").is_dir() else Path()
     return folder / f"my-{path.name}"
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """One thing that keeps the text from being a profile."""
-
-    words: str
-    line: int | None = None  # from 1
 
 
 def check_text(text: str, name: str) -> tuple[dict[str, Any], list[Problem]]:
@@ -205,13 +196,13 @@ def check_text(text: str, name: str) -> tuple[dict[str, Any], list[Problem]]:
         message = str(error)
         at = _AT_LINE.search(message)
         if at is None:
-            return {}, [Problem(message, max(1, len(text.splitlines())))]
-        return {}, [Problem(message[: at.start()].strip(), int(at[1]))]
+            return {}, [(message, max(1, len(text.splitlines())))]
+        return {}, [(message[: at.start()].strip(), int(at[1]))]
     document.setdefault("name", name)
     found: dict[str, Problem] = {}
     for variant in (None, *variant_names(document)):
-        for problem in _problems_of(document, variant, text):
-            found.setdefault(problem.words.removeprefix(f"variant {variant}: "), problem)
+        for words, line in _problems_of(document, variant, text):
+            found.setdefault(words.removeprefix(f"variant {variant}: "), (words, line))
     return document, list(found.values())
 
 
@@ -222,15 +213,10 @@ def _problems_of(document: dict[str, Any], variant: str | None, text: str) -> It
         prefix = f"variant {variant}: " if variant is not None else ""
         for line in str(error).splitlines():
             words = line.removeprefix(f"{_WHERE}: ")
-            yield Problem(f"{prefix}{words}", _line_of_words(text, words, variant))
-
-
-def _line_of_words(text: str, words: str, variant: str | None) -> int | None:
-    key = _KEY.match(words)
-    if key is None:
-        return None
-    path = key[0].strip(".").split(".")
-    return (line_of(text, ["variants", variant, *path]) if variant is not None else None) or line_of(text, path)
+            key = _KEY.match(words)
+            path = key[0].strip(".").split(".") if key is not None else []
+            at = line_of(text, ["variants", variant, *path]) if variant is not None and path else None
+            yield f"{prefix}{words}", at or line_of(text, path)
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:

@@ -117,7 +117,14 @@ class LogBook:
         """
         self.search = text
         lines, wanted = list(self._passing), text.casefold()
-        above, below = (self._hit, self._hit + 1) if self._hit is not None else self._edges(height, width)
+        if self._hit is not None:
+            above, below = self._hit, self._hit + 1
+        else:  # the end of the visible lines, and the first of them; nothing lies below a window that follows
+            above = below = min(len(self) if self.end is None else self.end, len(self))
+            room = 0 if self.end is None else height
+            while room > 0 and below > 0:
+                below -= 1
+                room -= len(_line(self._passing[below], "", width))
         places = range(above - 1, -1, -1) if step < 0 else range(below, len(lines))
         place = next((place for place in places if wanted in lines[place].casefold()), None) if wanted else None
         if place is not None:
@@ -125,15 +132,6 @@ class LogBook:
             least = max(place + 1, self._fitting(0, height, width))
             self.end = max(least, self._fitting(place, height // 2 + 1, width))
         return place is not None
-
-    def _edges(self, height: int, width: int) -> tuple[int, int]:
-        """Return the end of the visible lines, and the first of them; nothing lies below a window that follows."""
-        end = min(len(self) if self.end is None else self.end, len(self))
-        begin, room = end, 0 if self.end is None else height
-        while room > 0 and begin > 0:
-            begin -= 1
-            room -= len(_line(self._passing[begin], "", width))
-        return end, begin
 
 
 class LogView(Panel):
@@ -149,17 +147,14 @@ class LogView(Panel):
     def _rows_of(self, frame: Frame, width: int, height: int) -> Rows:
         room = max(1, height - 1)
         rows = self._book.rows(room, width)
-        return [titled("server log", self._legend(frame), width), *(rows or no_log(frame))]
-
-    def _legend(self, frame: Frame) -> Row:
-        words: list[Word] = [("without answered requests  ", "dim")]
+        legend: list[Word] = [("without answered requests  ", "dim")]
         if frame.log_filter:
-            words.append((f"/{fmt.plain(frame.log_filter)}  ", "key"))
+            legend.append((f"/{fmt.plain(frame.log_filter)}  ", "key"))
         if self._book.search:
-            words.append((f"< {fmt.plain(self._book.search)} >  ", "found"))
-        words.append((f"{fmt.counted(len(self._book), 'line')}  ", "dim"))
-        standing: Word = ("PAUSED, f follows", "warn")
-        return (*words, ("follows", "good") if self._book.end is None else standing)
+            legend.append((f"< {fmt.plain(self._book.search)} >  ", "found"))
+        legend.append((f"{fmt.counted(len(self._book), 'line')}  ", "dim"))
+        legend.append(("follows", "good") if self._book.end is None else ("PAUSED, f follows", "warn"))
+        return [titled("server log", tuple(legend), width), *(rows or no_log(frame))]
 
     @property
     def _room(self) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +15,7 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from loadgen.errors import ResultError
-from loadgen.report.history import ListedRun, Run, Trend, best_load, read_run, runs_listed, summary_of, trends
+from loadgen.report.history import ListedRun, Trend, best_load, read_run, runs_listed, summary_of, trends
 from loadgen.store.index import IndexEntry
 from loadgen.store.recover import recover
 from loadgen.store.runs import RUNS
@@ -96,7 +95,11 @@ class PastScreen(ListScreen):
             self.list.highlighted = None
         now, width, wanted = datetime.now(UTC), self.list.row_width, self.wanted
         found = sorted(self._runs.items(), key=lambda item: (item[1][0].started_at, item[0]), reverse=True)
-        shown = [(name, run) for name, (run, _) in found if wanted in _searched(run)]
+        shown = [
+            (name, run)
+            for name, (run, _) in found
+            if wanted in f"{run.profile} {run.model} {run.box} {run.engine} {run.state}".casefold()
+        ]
         rows: list[tuple[str | None, Row]] = [(name, panel.run_row(run, now, width)) for name, run in shown[:_MAX_ROWS]]
         if len(shown) > _MAX_ROWS:
             rows.append((None, ((f"{len(shown) - _MAX_ROWS:,} older ones: / filters them", "dim"),)))
@@ -122,7 +125,11 @@ class PastScreen(ListScreen):
         if run is None or entry is None:
             return
         alike = [(other, *rest) for other, rest in list(self._runs.items()) if _group(rest[0]) == _group(run)]
-        found = await asyncio.to_thread(_trends, alike, best_load(entry)) if not self._reading else []
+        load, found = best_load(entry), []
+        if load is not None and not self._reading:
+            found = await asyncio.to_thread(
+                lambda: [trend for figure in _FIGURES for trend in trends(alike, figure, load=load)]
+            )
         self._detail = name, run if run.is_acceptance else whole, found
         if not self.was_left:
             self.show_detail()
@@ -190,16 +197,6 @@ def _listed(name: str, summary: ListedRun, entry: IndexEntry) -> tuple[PastRun, 
     return PastRun(**msgspec.structs.asdict(summary), folder=Path(name)), entry
 
 
-def _searched(run: PastRun) -> str:
-    """What the filter finds a run by."""
-    return f"{run.profile} {run.model} {run.box} {run.engine} {run.state}".casefold()
-
-
 def _group(run: PastRun) -> tuple[str, str, str]:
     """Whose figures can be in one trend."""
     return run.profile, run.model, run.box
-
-
-def _trends(runs: Sequence[Run], load: str | None) -> list[Trend]:
-    """The trends of the figures that the screen shows, at one load."""
-    return [trend for figure in _FIGURES for trend in trends(runs, figure, load=load)] if load is not None else []

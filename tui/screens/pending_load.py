@@ -41,7 +41,12 @@ class PendingLoad:
 
     def update(self, snapshot: Snapshot) -> None:
         """Take over the run's own target, and drop requests that it confirms."""
-        self._confirmed = _target_of(snapshot)
+        load = snapshot.load
+        value = load.concurrency if load.rate is None else load.rate
+        if value is None and snapshot.stages:
+            value = snapshot.stages[-1].target.concurrency
+        known = None if value is None else float(value)
+        self._confirmed = Wanted(known, open_loop=load.rate is not None, paused=load.paused, shape=(load.isl, load.osl))
         self._idle = snapshot.phase == "holding"
         self._waited += 1
         pending = self._requested.items() if self._waited <= PATIENCE else ()
@@ -64,7 +69,11 @@ class PendingLoad:
         """Request a load, by default of the present kind; one that changes nothing of a load is not sent."""
         now = self.wanted
         open_loop = now.open_loop if open_loop is None else open_loop
-        value = _rounded_rate(value) if open_loop else float(min(max(0, int(value)), MAX_CONCURRENCY))
+        if open_loop:
+            value = min(max(value, MIN_RATE), MAX_RATE)
+            value = round(value, 2 - math.floor(math.log10(value)))  # so that the number shown is the number sent
+        else:
+            value = float(min(max(0, int(value)), MAX_CONCURRENCY))
         if (value, open_loop) != (now.value, now.open_loop) or self._idle:
             self._send(SetRate(value) if open_loop else SetConcurrency(int(value)), value=value, open_loop=open_loop)
 
@@ -82,18 +91,3 @@ class PendingLoad:
         self._requested |= requested
         self._waited = 0
         self._control.apply(operation)
-
-
-def _target_of(snapshot: Snapshot) -> Wanted:
-    load = snapshot.load
-    value = load.concurrency if load.rate is None else load.rate
-    if value is None and snapshot.stages:
-        value = snapshot.stages[-1].target.concurrency
-    known = None if value is None else float(value)
-    return Wanted(known, open_loop=load.rate is not None, paused=load.paused, shape=(load.isl, load.osl))
-
-
-def _rounded_rate(value: float) -> float:
-    """Round to three significant digits, so that the number shown is the number sent."""
-    value = min(max(value, MIN_RATE), MAX_RATE)
-    return round(value, 2 - math.floor(math.log10(value)))

@@ -134,9 +134,9 @@ class TokenServer(Server):
         """Whether `host` is an address or one of our names; another name could be DNS rebinding."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
+            return name in self._names or bool(ipaddress.ip_address(name))
         except ValueError:
             return False
-        return name in self._names or _is_address(name)
 
     @aiohttp_jinja2.template("page.html")
     async def handle_index(self, request: web.Request) -> dict[str, Any]:
@@ -290,11 +290,3 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise ServerError(f"{host}:{port}: cannot listen: {why}; choose another with --host and --port") from error
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -13,7 +13,7 @@ from tests.tui.painted import frame_of, lines
 from tests.tui.scripted import curve_point, running, stage
 from tui.panels.curve import curve, points_of
 from tui.panels.stages import loads
-from tui.screens import tables
+from tui.screens.pages import copied_loads, copied_stages
 
 replace = msgspec.structs.replace
 
@@ -67,8 +67,8 @@ def test_two_stages_at_one_load_are_one_point() -> None:
     ]
     assert points[1].latency["e2e"] == third.latency_ms["e2e"]
     assert len(lines(loads, by_hand, 80, 5)) == 3
-    assert tables.loads(frame_of(by_hand)).startswith("| load | held |")
-    assert tables.loads(frame_of(running())) == tables.stages(frame_of(running()))
+    assert copied_loads(frame_of(by_hand)).startswith("| load | held |")
+    assert copied_loads(frame_of(running())) == copied_stages(frame_of(running()))
 
 
 def test_a_rate_is_a_point_at_its_streams() -> None:

@@ -8,7 +8,7 @@ import pytest
 from loadgen.metrics.verdicts import _GPU_RULES, _STAGE_RULES
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scripted import running, with_gpus
-from tui.panels.explained import EXPLAINED
+from tui.panels.details import EXPLAINED
 from tui.widgets.rows import target, target_at
 
 MANUAL = Path(__file__).parents[3] / "docs" / "telemetry.md"

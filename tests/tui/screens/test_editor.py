@@ -186,7 +186,7 @@ def test_a_problem_has_words_and_a_line(change: tuple[str, str], line: int | Non
     assert change[0] in TEXT
     _, problems = check_text(TEXT.replace(*change), "x")
     (problem,) = problems  # and not again for each variant
-    assert words in problem.words and problem.line == (line or problem.line)
+    assert words in problem[0] and problem[1] == (line or problem[1])
     document, problems = check_text(TEXT, "good")
     assert document["name"] == "good" and problems == []
 
@@ -196,7 +196,7 @@ def test_any_text_is_a_profile_or_has_problems(text: str) -> None:
     document, problems = check_text(text, "x")
     assert document or problems
     lines = max(1, len(text.splitlines()))
-    assert all(problem.line is None or 1 <= problem.line <= lines + 1 for problem in problems)
+    assert all(line is None or 1 <= line <= lines + 1 for _, line in problems)
 
 
 KEYS = st.from_regex(r"[a-z][a-z0-9_-]{0,5}", fullmatch=True)
