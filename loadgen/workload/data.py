@@ -35,7 +35,7 @@ from loadgen.workload.files import (
     record_errors,
 )
 from loadgen.workload.records import DatasetRecord, TextFormat, parse_record
-from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, hash_ids_of, is_trace
+from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, is_trace, json_row
 
 KEY = "load.data"
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
@@ -206,7 +206,8 @@ class DatasetReader:
         row = TraceRow(at_s, isl, osl)
         if not self._data.block_size:
             return row
-        return row._replace(hash_ids=self._parsed(partial(hash_ids_of, self._data.block_size), offset, length))
+        whole = self._parsed(partial(json_row, self._data.block_size), offset, length)
+        return row._replace(hash_ids=whole.hash_ids)
 
     def _parsed(self, parse: Callable[[bytes], _Parsed | str], offset: int, length: int) -> _Parsed:
         content = os.pread(self._descriptor, length, offset)

@@ -222,7 +222,7 @@ def is_trace(line: bytes) -> bool:
 def row_parser(line: bytes, block_size: int) -> tuple[str, Callable[[bytes], TraceRow]]:
     """The kind of trace that begins with this line, and the parser of its rows; raises ValueError."""
     if line.startswith(b"{"):
-        return "JSON", partial(_json_row, block_size)
+        return "JSON", partial(json_row, block_size)
     names = _columns(line)
     if _IMAGES in names:
         raise ValueError(f"column {_IMAGES}: vramp sends no images, so this trace cannot be replayed")
@@ -232,11 +232,6 @@ def row_parser(line: bytes, block_size: int) -> tuple[str, Callable[[bytes], Tra
     known = " or ".join(f"{', '.join(csv[1:4])} ({csv.name})" for csv in _PUBLISHED)
     found = harmless(line[:_SHOWN_COLUMNS].decode("utf-8", "replace"))
     raise ValueError(f"expected {_JSON} (Mooncake), or a header with the columns {known}; found {found!r}")
-
-
-def hash_ids_of(block_size: int, line: bytes) -> Sequence[int]:
-    """The `hash_ids` of a JSON line; raises ValueError."""
-    return _json_row(block_size, line).hash_ids
 
 
 def _columns(line: bytes) -> list[str]:
@@ -274,7 +269,8 @@ def _value(column: str, field: bytes, read: Callable[[bytes], float], what: str,
     return value
 
 
-def _json_row(block_size: int, line: bytes) -> TraceRow:
+def json_row(block_size: int, line: bytes) -> TraceRow:
+    """The row of a JSON line; raises ValueError."""
     try:
         row = _decode_json(line)
     except msgspec.DecodeError as error:
