@@ -14,8 +14,9 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -47,15 +48,6 @@ CERTIFICATE = "certificate.json"
 _RENDERED = "certificate."  # the beginning of the names of the certificate and of what is made from it
 MAX_FILES_NAMED = 20
 _FROM_JOURNAL = ("state", "stages", "server", "verdicts")  # of a result: what criteria rest on
-
-
-class _Rests(msgspec.Struct):
-    """Of a certificate, of any version: the files that it rests on, with their checksums."""
-
-    files: dict[str, str] = {}
-
-
-_Decoded = TypeVar("_Decoded", Certificate, _Rests)
 
 
 class AcceptLog(GrowingFile):
@@ -139,13 +131,13 @@ def write_certificate_json(folder: Path) -> Certificate:
 
 def read_certificate(folder: Path) -> Certificate:
     """The certificate in a folder, as it was written; raises `ResultError`."""
-    return _decoded(folder / CERTIFICATE, _bytes_of(folder), Certificate)
+    return _decoded(folder, _bytes_of(folder))
 
 
 def verify(folder: Path) -> list[str]:
     """How the certificate differs from what its evidence says now; empty if in nothing. Raises `ResultError`."""
     written = _bytes_of(folder)
-    certificate = _decoded(folder / CERTIFICATE, written, Certificate)
+    certificate = _decoded(folder, written)
     problems = _changed_files(certificate.files, _checksums(folder))
     try:
         evidence = read_evidence(folder)
@@ -166,7 +158,11 @@ def require_unchanged(folder: Path) -> None:
     if not (folder / CERTIFICATE).is_file():
         return
     now = _checksums(folder)
-    for name, checksum in _decoded(folder / CERTIFICATE, _bytes_of(folder), _Rests).files.items():
+    written = _bytes_of(folder)
+    with _decoding(folder):  # of any version
+        fields = msgspec.json.decode(written, type=dict[str, msgspec.Raw])
+        rests_on = msgspec.json.decode(fields.get("files", b"{}"), type=dict[str, str])
+    for name, checksum in rests_on.items():
         if name == LINES:
             digest = hashlib.sha256()
             same = False
@@ -188,9 +184,13 @@ def _bytes_of(folder: Path) -> bytes:
         return read_whole(path)
 
 
-def _decoded(path: Path, document: bytes, kind: type[_Decoded]) -> _Decoded:
-    with reported_as(f"{path}: not a certificate of this version of vramp", UNDECODABLE):
-        return msgspec.json.decode(document, type=kind)
+def _decoding(folder: Path) -> AbstractContextManager[None]:
+    return reported_as(f"{folder / CERTIFICATE}: not a certificate of this version of vramp", UNDECODABLE)
+
+
+def _decoded(folder: Path, document: bytes) -> Certificate:
+    with _decoding(folder):
+        return msgspec.json.decode(document, type=Certificate)
 
 
 def _document(certificate: Certificate) -> bytes:

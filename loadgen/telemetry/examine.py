@@ -17,6 +17,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import msgspec
@@ -44,7 +45,6 @@ from loadgen.telemetry.backends import BackendOption, backend_options, has_sign,
 from loadgen.telemetry.capture import Candidate, CapturedPart, Header
 from loadgen.telemetry.host import SETTINGS, HostSampler, host_settings
 from loadgen.telemetry.process import OPEN_S, last_lines, start_child
-from loadgen.telemetry.protocol import Opened, Sampled
 from loadgen.vendors import VENDORS, TelemetryMode, Vendor
 
 NOTHING = (
@@ -143,13 +143,19 @@ async def _examine_host() -> HostExam:
 
 def tried(trial: CapturedPart, described: Describe = lambda sample: sample) -> Tried:
     opened = trial.opened
-    exams = (_exam(gpu, opened, trial.samples, described) for gpu in opened.gpus) if opened is not None else ()
-    return Tried(
-        **msgspec.structs.asdict(trial.candidate),
-        first_look_ms=trial.first_sample_ms,
-        meta={} if opened is None else opened.meta,
-        gpus=tuple(exam for exam in exams if exam is not None),
-    )
+    candidate = msgspec.structs.asdict(trial.candidate)
+    found = Tried(**candidate, first_look_ms=trial.first_sample_ms, meta={}, gpus=())
+    if opened is None:
+        return found
+    exams = []
+    for gpu in opened.gpus:
+        samples = [sample for sampled in trial.samples for sample in sampled.gpus if sample.index == gpu.index]
+        if not samples:
+            continue
+        latest = reduce(carried, samples)
+        reasons = dict.fromkeys((*_nulls(gpu), *_nulls(latest)), f"{opened.backend} does not report it")
+        exams.append(GpuExam(gpu, described(latest), reasons | latest.missing, unit_checks(gpu, latest, samples)))
+    return msgspec.structs.replace(found, meta=opened.meta, gpus=tuple(exams))
 
 
 def capture_header(found: Examination, environ: Mapping[str, str], captured_at: str) -> Header:
@@ -178,17 +184,6 @@ async def _try(option: BackendOption, trial: CapturedPart, log_path: Path, pace:
     except TelemetryError as error:
         trial.candidate.failure = harmless(str(error))
     trial.candidate.printed = tuple(last_lines(log_path, _PRINTED_LINES))
-
-
-def _exam(gpu: GpuStatic, opened: Opened, every: Sequence[Sampled], described: Describe) -> GpuExam | None:
-    samples = [sample for sampled in every for sample in sampled.gpus if sample.index == gpu.index]
-    latest: GpuSample | None = None
-    for sample in samples:
-        latest = carried(latest, sample)
-    if latest is None:
-        return None
-    reasons = dict.fromkeys((*_nulls(gpu), *_nulls(latest)), f"{opened.backend} does not report it")
-    return GpuExam(gpu, described(latest), reasons | latest.missing, unit_checks(gpu, latest, samples))
 
 
 def _nulls(reported: GpuStatic | GpuSample | HostSample) -> list[str]:

@@ -172,13 +172,7 @@ def _gpu(exporter: Exporter, lines: _Lines) -> RemoteGpu:
                 continue
             if row.where and not labels.get("clock_type", "").lower().endswith(row.where):
                 continue
-            read: Measured = Missing("not available") if _is_blank(value) else number(value)
-            if not isinstance(read, Missing):
-                read *= row.factor
-                if read > row.most:
-                    read = Missing(f"{value:g} cannot be true in the unit of {row.metric}")
-                elif row.whole:
-                    read = int(read)
+            read = _value(row, value)
             before = values.get(row.field)
             if row.field in _SUMMED and not isinstance(before, Missing | None) and not isinstance(read, Missing):
                 values[row.field] = before + read
@@ -191,6 +185,16 @@ def _gpu(exporter: Exporter, lines: _Lines) -> RemoteGpu:
         if name == metric and not _is_blank(value)
     }
     return RemoteGpu(lines[0][1], values, throttled)
+
+
+def _value(row: Name, raw: float) -> Measured:
+    value = Missing("not available") if _is_blank(raw) else number(raw)
+    if isinstance(value, Missing):
+        return value
+    converted = value * row.factor
+    if converted > row.most:
+        return Missing(f"{raw:g} cannot be true in the unit of {row.metric}")
+    return int(converted) if row.whole else converted
 
 
 def _is_blank(value: float) -> bool:

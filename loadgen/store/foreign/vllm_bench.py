@@ -225,7 +225,7 @@ def _latencies(document: _Document, figures: _Figures) -> dict[str, dict[str, fl
         "itl": (len(document.itls), [gap for gaps in document.itls for gap in gaps]),
     }
     for name, (requests, values_s) in lists.items():
-        # Failed requests appear as zeros, and older files lack some lists.
+        # Failed requests appear as zeros, and older files do not have all lists.
         if values_s and requests == document.completed and not document.failed:
             histogram = Histogram()
             histogram.record_ns((np.array(values_s) * 1e9).astype(np.int64))

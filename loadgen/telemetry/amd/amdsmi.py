@@ -5,7 +5,7 @@ library has a handle for: a GPU, a partition (CPX), or a die (MI250). Invariants
 and exactly one of them has partition 0; the order is the library's; calls that sleep in the driver (violation status,
 PCIe throughput) are never made; power, energy and other values of a socket are read from its first device only
 (partition modes mirrored them on the others; the second die of an MI250 says 0 W); a handle that has become invalid
-ends the backend, because the devices must be listed anew.
+ends the backend, because the devices must be listed again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _AmdDevice:
 
     @property
     def secondary(self) -> bool:
-        """Whether it is a partition other than the first, which reports only its memory; a die lacks only power."""
+        """Whether it is a partition other than the first, which reports only its memory; a die misses only power."""
         return self.static.partition > 0 and self.device_id not in TWO_DIES
 
 

@@ -2,8 +2,8 @@
 
 Both yield a `ctypes` structure with the library's field names, so units and sentinels are handled once. The layouts are
 those of the kernel's `kgd_pp_interface.h`. Invariants: a table is decoded only if its exact version is known (1.9 is a
-stream of attributes, not a structure); a field that a version lacks is `Missing`, never 0; throttling is the difference
-of two tables, so the first has none; what belongs to a socket (power, energy) is counted once.
+stream of attributes, not a structure); a field that a version does not have is `Missing`, never 0; throttling is the
+difference of two tables, so the first has none; what belongs to a socket (power, energy) is counted once.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _sample(card: _Card, sysfs: Path, proc: Path, slow: bool, processes: bool) -
         **gpu_metrics.readings(table),
         "throttle_percent": gpu_metrics.throttle_percent(table, card.before),
     }
-    # What the table lacks is in single files, each of which costs a query to the GPU.
+    # What the table does not have is in single files, each of which costs a query to the GPU.
     for name, read in _SINGLE_FILES.items():
         absent = readings[name]
         if isinstance(absent, Missing) and table is not _ASLEEP:
