@@ -37,6 +37,7 @@ _TOOL_FOLDERS = (  # besides PATH
     "/usr/local/cuda/bin",
 )
 MAX_IDLE_HBM = 0.05  # the share of a GPU's memory that drivers and firmware hold when nobody uses it
+_MAX_LINE_BYTES = 1 << 16
 MAX_OUTPUT_BYTES = 16 << 20  # of a tool; the rest is dropped
 
 
@@ -412,15 +413,22 @@ async def _read_all(process: subprocess.Popen[bytes], output: int, line: Callabl
         lambda: asyncio.StreamReaderProtocol(reader), process.stdout
     )
     kept = bytearray()
+    unfinished = b""
     try:
         while chunk := await reader.read(1 << 16):
             if len(kept) < MAX_OUTPUT_BYTES:
                 os.write(output, chunk)
                 kept += chunk
-            for text in chunk.decode("utf-8", errors="replace").splitlines():
-                line(harmless(text))
+            lines = (unfinished + chunk).splitlines(keepends=True)
+            unfinished = b""
+            if len(lines[-1]) < _MAX_LINE_BYTES and not lines[-1].endswith((b"\n", b"\r")):
+                unfinished = lines.pop()
+            for text in lines:
+                line(harmless(text.decode("utf-8", errors="replace").rstrip("\r\n")))
     finally:
         pipe.close()
+    if unfinished:
+        line(harmless(unfinished.decode("utf-8", errors="replace")))
     return kept.decode("utf-8", errors="replace")
 
 

@@ -195,6 +195,14 @@ def test_lines_of_a_tool_are_live_and_harmless(tmp_path: Path) -> None:
     assert lines[0] == "one"
 
 
+def test_a_line_that_is_printed_in_pieces_is_one_line(tmp_path: Path) -> None:
+    lines: list[str] = []
+    program = tool(tmp_path, r"printf 'wr\303'; sleep 0.3; printf '\244p\nlast'")
+    probe = probe_called("rccl")
+    asyncio.run(run_probe(probe, 8, None, folder=tmp_path, program=program, line=lines.append))
+    assert lines == ["wr\N{LATIN SMALL LETTER A WITH DIAERESIS}p", "last"]
+
+
 def test_every_criterion_names_a_part_and_a_source() -> None:
     words = {part.word for part in PARTS}
     assert all(set(parts) <= words and source for _, parts, _, source in CRITERIA)
