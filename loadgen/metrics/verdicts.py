@@ -104,8 +104,13 @@ def stage_verdicts(subject: str, facts: StageFacts) -> list[Verdict]:
     return [Verdict(id, subject, seen, bad=bad) for id, bad, seen in found if seen is not None]
 
 
-def error_verdicts(subject: str, gpus: Sequence[GpuStage], span_s: float) -> list[Verdict]:
-    """New errors of each GPU in a stage of this length: its figures may be those of a failing GPU."""
+def error_verdicts(
+    subject: str, gpus: Sequence[GpuStage], span_s: float, of_others: Collection[int] = ()
+) -> list[Verdict]:
+    """New errors of each GPU in a stage of this length: its figures may be those of a failing GPU.
+
+    `of_others` are the numbers of GPUs that the server does not use.
+    """
     found = []
     for gpu in gpus:
         more = {"xids": _xid(gpu.xid_last)}
@@ -115,7 +120,7 @@ def error_verdicts(subject: str, gpus: Sequence[GpuStage], span_s: float) -> lis
         for id, bad, name, noun in _NEW_ERRORS:
             if count := getattr(gpu, name):
                 text = f"gpu {gpu.index}: {counted(count, noun)}{more.get(name, '')}"
-                found.append(Verdict(id, subject, text, bad=bad))
+                found.append(Verdict(id, subject, text, bad=bad and gpu.index not in of_others))
     return found
 
 

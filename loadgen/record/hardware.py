@@ -250,9 +250,12 @@ class HardwareRecord:
         self, now: Mapping[int, GpuSample], looks: Mapping[int, Sequence[GpuSample]], devices: ServerDevices
     ) -> list[GpuFacts]:
         throttled = {index: mean_throttle(samples) for index, samples in looks.items()}
-        ours = self.gpus if devices.by in ("hbm", "all") else self.sockets_of(devices)  # these two are guesses
-        of_others = {gpu.index for gpu in self.gpus if gpu not in ours}
-        return gpu_facts(self.gpus, now, self.before_start, throttled, of_others)
+        return gpu_facts(self.gpus, now, self.before_start, throttled, self.of_others(devices))
+
+    def of_others(self, devices: ServerDevices) -> set[int]:
+        """The numbers of the GPUs that the server does not use; none where its GPUs are only a guess."""
+        ours = self.gpus if devices.by in ("hbm", "all") else self.sockets_of(devices)
+        return {gpu.index for gpu in self.gpus if gpu not in ours}
 
     def of_stage(self, samples: HardwareSamples) -> ServerDevices:
         """The GPUs on which the server computed in a stage."""

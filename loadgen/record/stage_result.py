@@ -237,7 +237,8 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
         return StageHardware()
     start_s, end_s = stage.metrics.window
     samples = stage.hardware_samples
-    indices = {gpu.index for gpu in hardware.sockets_of(hardware.of_stage(samples))}
+    devices = hardware.of_stage(samples)
+    indices = {gpu.index for gpu in hardware.sockets_of(devices)}
     gpus = gpu_stages(hardware.gpus, samples.within(start_s, end_s), samples.by_gpu, of_server=indices)
     host = host_means(samples.host, start_s, end_s)
     full_share = full_host_share(samples.host, start_s, end_s)
@@ -249,7 +250,8 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
         preemptions=stage.engine.preemptions if stage.engine is not None else None,
         rising=rising_words(stage, {gpu.index for gpu in gpus if gpu.of_server}),
     )
-    verdicts = [*stage_verdicts(stage.subject, facts), *error_verdicts(stage.subject, gpus, end_s - start_s)]
+    errors = error_verdicts(stage.subject, gpus, end_s - start_s, hardware.of_others(devices))
+    verdicts = [*stage_verdicts(stage.subject, facts), *errors]
     return StageHardware(gpus, energy, compute, host, verdicts, full_share, server_sockets(stage, hardware))
 
 

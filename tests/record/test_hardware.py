@@ -101,6 +101,7 @@ def test_a_choice_holds_for_the_stage_in_which_it_was_known() -> None:
     record.choose(ServerDevices((1,), "given"))
     first.until_s = 0.5
     record.sampled(sampled(1.0, 170.0, 0.3))
+    assert record.of_others(record.now()) == {0} and not record.of_others(ServerDevices((1,), "hbm"))
     record.choose(ServerDevices((0,), "given"))  # another variant of the server
     second = record.begin_stage()
     assert record.of_stage(first) == ServerDevices((1,), "given")
@@ -264,6 +265,7 @@ def test_errors_are_counted_between_samples_around_the_stage() -> None:
     (stage,) = gpu_stages([GPU], {0: around[1:2]}, {0: around}, ())
     assert (stage.ecc_uncorrectable, stage.bad_pages, stage.xids, stage.xid_last) == (1, 2, 2, 79)
     assert stage.ecc_deferred is None
+    assert not any(one.bad for one in error_verdicts("stage 1", [stage], 8.0, of_others={0}))
     assert [(one.id, one.text) for one in error_verdicts("stage 1", [stage], 8.0)] == [
         ("xid", "gpu 0: 2 Xid errors, the last one Xid 79"),
         ("ecc-uncorrectable", "gpu 0: 1 new uncorrectable memory error"),
