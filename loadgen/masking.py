@@ -125,7 +125,8 @@ def masked(value: Any, name: str = "", depth: int = _MAX_DEPTH) -> Any:  # noqa:
         case _ if depth == 0:
             return MASK
         case list() | tuple():
-            entries = [entry if type(entry) in _TEXTLESS else masked(entry, name, depth - 1) for entry in value]
+            harmless = frozenset() if _HIDES_NUMBERS.search(name) else _TEXTLESS
+            entries = [entry if type(entry) in harmless else masked(entry, name, depth - 1) for entry in value]
             if all(map(operator.is_, entries, value)):
                 return value
             return entries if isinstance(value, list) else tuple(entries)

@@ -87,6 +87,10 @@ def test_nested_tables_and_json_in_a_string() -> None:
     ]
 
 
+def test_numbers_in_a_list_of_passwords_are_masked() -> None:
+    assert masked({"passwords": [1234, 5.5], "counts": [1, 2]}) == {"passwords": ["***", "***"], "counts": [1, 2]}
+
+
 def test_table_under_a_secret_name_is_masked() -> None:
     assert masked({"credentials": {"user": "u", "hash": ["h"]}}) == {"credentials": {"user": "***", "hash": ["***"]}}
 
