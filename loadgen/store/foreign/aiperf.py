@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -69,11 +70,6 @@ class _Item(msgspec.Struct, frozen=True):
     name: str
 
 
-class _Endpoint(msgspec.Struct, frozen=True):
-    type: str | None = None
-    model_names: list[str] = []  # before `models` existed
-
-
 class _Loadgen(msgspec.Struct, frozen=True):
     concurrency: Count | None = None
     request_rate: Amount | None = None
@@ -87,33 +83,6 @@ class _Phase(msgspec.Struct, frozen=True):
     concurrency: Count | None = None
     rate: Amount | None = None
     smoothness: Amount | None = None
-
-
-class _Config(msgspec.Struct, frozen=True):
-    endpoint: _Endpoint = _Endpoint()
-    loadgen: _Loadgen | None = None
-    phases: list[_Phase] = []
-
-
-class _Stimulus(msgspec.Struct, frozen=True):
-    concurrency: Count | None = None
-    request_rate: Amount | None = None
-
-
-class _GenaiEndpoint(msgspec.Struct, frozen=True):
-    type: str | None = None
-    streaming: bool | None = None
-
-
-class _GenaiConfig(msgspec.Struct, frozen=True):
-    model: list[str] | str | None = None
-    model_names: list[str] | None = None
-    formatted_model_name: str | None = None
-    endpoint_type: str | None = None
-    endpoint: _GenaiEndpoint | str | None = None
-    streaming: bool | None = None
-    concurrency: Count | None = None
-    request_rate: Amount | None = None
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -143,16 +112,17 @@ class _Document(msgspec.Struct, frozen=True):
 def read(document: bytes, name: str) -> Result:
     """Read aiperf's file; raises `msgspec.ValidationError` for invalid values."""
     found = msgspec.json.decode(document, type=_Document)
-    config = msgspec.json.decode(found.input_config, type=_Config)
-    items = at(found.input_config, "models.items", list[_Item]) or []
-    models = [*(item.name for item in items), *config.endpoint.model_names]
+    config = found.input_config
+    endpoint = at(config, "endpoint.type", str)
+    models = [item.name for item in at(config, "models.items", list[_Item]) or []]
+    models += at(config, "endpoint.model_names", list[str]) or []  # before `models` existed
     complete = not found.was_cancelled and found.is_complete is not False
     return foreign_result(
         name,
         [_stage(found, _target(config))],
         tool=f"aiperf {found.aiperf_version or ''}".rstrip(),
         model=", ".join(models) or "unknown model",
-        endpoint=config.endpoint.type if config.endpoint.type in _ENDPOINTS else None,
+        endpoint=endpoint if endpoint in _ENDPOINTS else None,
         definitions=DEFINITIONS,
         state="complete" if complete else "stopped",
         reason="" if complete else found.incomplete_reason or "cancelled",
@@ -162,25 +132,22 @@ def read(document: bytes, name: str) -> Result:
 def read_genai(document: bytes, name: str) -> Result:
     """Read genai-perf's file; raises `msgspec.ValidationError` for invalid values."""
     found = msgspec.json.decode(document, type=_Document)
-    config = msgspec.json.decode(found.input_config, type=_GenaiConfig)
-    endpoint = config.endpoint if isinstance(config.endpoint, _GenaiEndpoint) else _GenaiEndpoint(config.endpoint_type)
-    models = config.model_names or ([config.model] if isinstance(config.model, str) else config.model)
-    if False in (config.streaming, endpoint.streaming):
+    config = found.input_config
+    is_table = isinstance(at(config, "endpoint", dict[str, Any] | str), dict)
+    endpoint = at(config, "endpoint.type" if is_table else "endpoint_type", str)
+    if False in (at(config, "streaming", bool), at(config, "endpoint.streaming", bool) if is_table else None):
         found = replace(found, time_to_first_token=None, inter_token_latency=None)
-    stimulus = at(found.input_config, "perf_analyzer.stimulus", _Stimulus) or _Stimulus()
-    rate = config.request_rate or stimulus.request_rate
-    held = config.concurrency or stimulus.concurrency or 1
+    rate = at(config, "request_rate", Amount) or at(config, "perf_analyzer.stimulus.request_rate", Amount)
+    held = at(config, "concurrency", Count) or at(config, "perf_analyzer.stimulus.concurrency", Count) or 1
+    target = Target(None, rate, "constant") if rate else Target(held, None, None)
+    models = at(config, "model_names", list[str]) or at(config, "model", list[str] | str) or []
+    model = models if isinstance(models, str) else ", ".join(models)
     return foreign_result(
         name,
-        [
-            _stage(
-                replace(found, inter_chunk_latency=None),
-                Target(None, rate, "constant") if rate else Target(held, None, None),
-            )
-        ],
+        [_stage(replace(found, inter_chunk_latency=None), target)],
         tool="genai-perf",
-        model=", ".join(models or []) or config.formatted_model_name or "unknown model",
-        endpoint=endpoint.type if endpoint.type in _ENDPOINTS else None,
+        model=model or at(config, "formatted_model_name", str) or "unknown model",
+        endpoint=endpoint if endpoint in _ENDPOINTS else None,
         definitions=_GENAI_DEFINITIONS,
     )
 
@@ -215,13 +182,13 @@ def _stage(found: _Document, target: Target) -> StageResult:
     )
 
 
-def _target(config: _Config) -> Target:
-    if config.loadgen is not None:
-        old = config.loadgen
+def _target(config: msgspec.Raw) -> Target:
+    old: _Loadgen | None = at(config, "loadgen", _Loadgen)
+    if old is not None:
         if old.request_rate is not None:
             return Target(None, old.request_rate, old.request_rate_mode)
         return Target(old.concurrency or 1, None, None)
-    measured = [phase for phase in config.phases if "warmup" not in (phase.kind, phase.name)]
+    measured = [phase for phase in at(config, "phases", list[_Phase]) or [] if "warmup" not in (phase.kind, phase.name)]
     if not measured:
         return Target(None, None, "unknown load")
     phase = measured[-1]
