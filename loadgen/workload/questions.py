@@ -77,9 +77,10 @@ class _Row(msgspec.Struct):
 def _in_file(path: Path) -> Iterator[Question]:
     try:
         rows = read_whole(path).removeprefix(b"\xef\xbb\xbf").splitlines()
-    except OSError as error:
-        raise ProfileError(f"accept.questions = {str(path)!r}: cannot be read: {error.strerror}") from error
-    if not any(rows):
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        why = getattr(error, "strerror", None) or error
+        raise ProfileError(f"accept.questions = {str(path)!r}: cannot be read: {why}") from error
+    if not any(map(bytes.strip, rows)):
         raise ProfileError(f"accept.questions = {str(path)!r}: has no question")
     for number, text in enumerate(rows, start=1):
         if not text.strip():

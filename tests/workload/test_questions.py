@@ -60,6 +60,7 @@ def test_questions_of_a_file(tmp_path: Path) -> None:
     [
         (None, "cannot be read"),
         ("", "has no question"),
+        (" \n", "has no question"),
         ("{}\n", ":1: not a question as in GSM8K"),
         (ROW + '{"question": "?", "answer": "72"}\n', ":2: the answer has no number after ####"),
     ],
@@ -70,3 +71,8 @@ def test_files_that_are_refused(text: str | None, message: str, tmp_path: Path) 
         path.write_text(text)
     with pytest.raises(ProfileError, match=message):
         questions_of(str(path), 10)
+
+
+def test_a_name_that_no_file_can_have_is_refused() -> None:
+    with pytest.raises(ProfileError, match="cannot be read"):
+        questions_of("a\0b", 10)
