@@ -37,6 +37,7 @@ Kinds, with the parameters that they take besides:
   unrequested: in the same bytes, or `seconds` later, when the connection may be waiting for another).
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -102,8 +103,11 @@ def parse_fault(text: str) -> Fault:
             raise ProfileError(f"fault {text!r}: no parameter {key!r}; there are {', '.join(readers)}")
         try:
             values[key] = readers[key](value)
-        except ValueError:
-            raise ProfileError(f"fault {text!r}: {key}={value!r} is not a number") from None
+            finite = math.isfinite(values[key])
+        except (ValueError, OverflowError):
+            finite = False
+        if not finite:
+            raise ProfileError(f"fault {text!r}: {key}={value!r} is not a number")
         if values[key] < 0 or (key in ("nth", "every", "tokens") and values[key] < 1):
             raise ProfileError(f"fault {text!r}: {key}={value} is too small")
     return Fault(kind=kind, **values)  # type: ignore[arg-type]  # the reader of each key made its type
