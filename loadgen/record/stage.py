@@ -282,7 +282,7 @@ class StageRecord:
         seen = self.histogram("e2e").percentile_ms(90)
         made_up = None if first is None or gap is None else first + gap * (self.started.osl - 1)
         known = [ms for ms in (seen, made_up) if ms is not None]
-        return max(0.0, E2E_WINDOWS * max(known) / 1000 - self.window_s) if known else None
+        return max(0.0, E2E_WINDOWS * (max(known) / 1000) - self.window_s) if known else None
 
     @property
     def e2e_inconclusive(self) -> str | None:
