@@ -38,22 +38,33 @@ class Split(NamedTuple):
 
     @property
     def name(self) -> str:
-        more = [f"ep{self.ep}" * (self.ep > 1), "dp" * self.dp_attention, f"dcp{self.dcp}" * (self.dcp > 1)]
-        more += [f"pcp{self.pcp}" * (self.pcp > 1), re.sub(r"[^A-Za-z0-9]+", "-", self.spec_decoding)]
-        return "-".join([f"tp{self.tp}", *filter(None, more)])
+        parts = [
+            f"tp{self.tp}",
+            f"ep{self.ep}" if self.ep > 1 else "",
+            "dp" if self.dp_attention else "",
+            f"dcp{self.dcp}" if self.dcp > 1 else "",
+            f"pcp{self.pcp}" if self.pcp > 1 else "",
+            re.sub(r"[^A-Za-z0-9]+", "-", self.spec_decoding),
+        ]
+        return "-".join(filter(None, parts))
 
     @property
     def args(self) -> dict[str, Any]:
         """The flags that its scripts make of this."""
-        tp, dp = (1, self.tp) if self.dp_attention else (self.tp, 1)
-        args: dict[str, Any] = {"tensor-parallel-size": tp} | ({"data-parallel-size": dp} if dp > 1 else {})
-        args |= {"enable-expert-parallel": True} if self.ep > 1 else {}
-        args |= {"decode-context-parallel-size": self.dcp} if self.dcp > 1 else {}
-        return args | ({"prefill-context-parallel-size": self.pcp} if self.pcp > 1 else {})
+        args: dict[str, Any] = {"tensor-parallel-size": 1 if self.dp_attention else self.tp}
+        if self.dp_attention and self.tp > 1:
+            args["data-parallel-size"] = self.tp
+        if self.ep > 1:
+            args["enable-expert-parallel"] = True
+        if self.dcp > 1:
+            args["decode-context-parallel-size"] = self.dcp
+        if self.pcp > 1:
+            args["prefill-context-parallel-size"] = self.pcp
+        return args
 
 
 Points = list[tuple[dict[str, int], list[int]]]
-"""Shapes, of which one without lengths is empty, and the concurrencies at each."""
+"""Shapes, empty without lengths, and the concurrencies at each."""
 
 
 def is_rows(document: Fields) -> bool:
