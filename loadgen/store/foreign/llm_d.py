@@ -107,20 +107,24 @@ def read(documents: Sequence[bytes], name: str) -> Result:
         endpoint=None,
         definitions=DEFINITIONS,
     )
-    engine: dict[str, Any] = {}
+    environment = result.environment
     if engines:
-        first, args = engines[0]
-        flags: list[str] = []
-        for flag, value in (args or {}).items():
-            flags += [f"--{flag.lstrip('-')}", *([] if value in ("", True) else [str(value)])]
-        known = {"engine": first.tool, "vllm_version": first.tool_version, "server_command": flags}
-        engine = {key: value for key, value in known.items() if value and value != "unknown"}
+        environment = environment | _engine(*engines[0])
     accelerators = [part.accelerator for part, _ in engines if part.accelerator is not None]
     if sum(each.count for each in accelerators) > _MAX_GPUS:
         raise ValueError(f"scenario.stack: more than {_MAX_GPUS:,} accelerators")
     gpus = [gpu for each in accelerators for gpu in gpus_of(each.model, each.count)]
     gpus = [replace(gpu, index=index) for index, gpu in enumerate(gpus)]
-    return replace(result, environment=result.environment | engine, gpus=gpus)
+    return replace(result, environment=environment, gpus=gpus)
+
+
+def _engine(engine: _Component, args: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What is known of an engine, by the keys of a result; its command is only its flags."""
+    flags: list[str] = []
+    for name, value in (args or {}).items():
+        flags += [f"--{name.lstrip('-')}", *([] if value in ("", True) else [str(value)])]
+    known = {"engine": engine.tool, "vllm_version": engine.tool_version, "server_command": flags}
+    return {key: value for key, value in known.items() if value and value != "unknown"}
 
 
 def as_json(document: bytes) -> bytes | None:
