@@ -134,15 +134,7 @@ class _Source:
         for again_s in repeat(pauses_s[0]) if self.is_exporter else (*pauses_s, None):
             for option in self.options:
                 self.option = option
-                failures = 0
-                while failures < self.timing.max_failures:
-                    began_s = time.monotonic()
-                    if not await self._one_child(option):
-                        break
-                    forgiven = time.monotonic() - began_s > self.timing.forgiven_after_s
-                    failures = 1 if forgiven else failures + 1
-                    self.restarts += 1
-                    await asyncio.sleep(self.timing.pause_s * 2 ** (failures - 1))
+                await self._try(option)
             self.option, self.again_s = None, again_s
             self.changed()
             if again_s is not None:
@@ -152,6 +144,16 @@ class _Source:
     def failed(self, name: str, reason: str) -> None:
         self.failures[name] = reason
         self.changed()
+
+    async def _try(self, option: BackendOption) -> None:
+        failures = 0
+        while failures < self.timing.max_failures:
+            began_s = time.monotonic()
+            if not await self._one_child(option):
+                return
+            failures = 1 if time.monotonic() - began_s > self.timing.forgiven_after_s else failures + 1
+            self.restarts += 1
+            await asyncio.sleep(self.timing.pause_s * 2 ** (failures - 1))
 
     async def _one_child(self, option: BackendOption) -> bool:
         """Read from a child as long as it works; returns whether it opened."""
