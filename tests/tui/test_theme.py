@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from rich.color import Color, ColorSystem
 
 from tui.charts.definitions import ENGINE_CHARTS, GPU_STRIPS, OVERVIEW_CHARTS
-from tui.charts.marks import KINDS
+from tui.charts.timeline import KINDS
 from tui.theme import COCKPIT, COCKPIT_OF_16, SERIES, SERIES_OF_16
 
 STANDARD_TERMINAL = (

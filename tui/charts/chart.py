@@ -16,9 +16,8 @@ import numpy as np
 from loadgen import format as fmt
 from tui.charts.canvas import CORNER, GUTTER, SAMPLES, Canvas, cell_across, trace
 from tui.charts.definitions import Chart, Series
-from tui.charts.marks import Mark
 from tui.charts.scale import Scale, Span, linear, logarithmic
-from tui.charts.timeline import Folded, History
+from tui.charts.timeline import Folded, History, Mark
 from tui.widgets.rows import Row, Rows, Word, in_cells, joined, titled, width_of
 
 _MIN_NOTE = 4

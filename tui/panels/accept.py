@@ -79,7 +79,6 @@ def _name_cells(width: int) -> int:
 
 
 def observed(criterion: Criterion) -> str:
-    """What was measured, with its unit."""
     value = criterion.observed
     if value is None:
         return fmt.UNKNOWN

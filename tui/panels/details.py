@@ -109,7 +109,6 @@ def _of_stage(stage: StageResult, waits_for: str, width: int) -> Rows:
 
 
 def _of_gpu(gpu: GpuView, width: int) -> Rows:
-    """Return every figure of a GPU, named as in the result."""
     sample = sample_of(gpu)
     fields = msgspec.structs.asdict(sample) | msgspec.structs.asdict(gpu.static)
     fields |= {
@@ -142,7 +141,6 @@ def _value(value: str | float) -> str:
 
 
 def _columns(known: Iterable[tuple[str, str]], width: int) -> Rows:
-    """Lay out labels and values in as many columns as fit."""
     rows: Rows = [((f" {padded(label, _LABEL)}", "dim"), (fmt.plain(value), "text")) for label, value in known]
     count = max(1, (width + GAP) // (_MIN_CELLS + GAP))
     each = -(-len(rows) // count)

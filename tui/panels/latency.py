@@ -62,7 +62,16 @@ def distribution(frame: Frame, width: int, height: int) -> Rows:
     above = plot_rows(_plot(frame, frame.metric, height - _TABLE_ROWS), width, height - _TABLE_ROWS)
     shown = [frame.metric, *(name for name in METRICS if name != frame.metric)][: max(1, width // (_TABLE + 2))]
     widths = widths_of(width, len(shown))
-    tables = [(_table(frame.snapshot, name, each), each) for name, each in zip(shown, widths, strict=True)]
+    tables = []
+    for name, each in zip(shown, widths, strict=True):
+        heads = _fitting(HEADS, each - _LABEL - _COUNT)
+        rows: Rows = [titled(f"{name.upper()} {unit_of(name)}", (), min(each, _TABLE))]
+        rows.append(((f"{'':<{_LABEL}}{'count':>{_COUNT}}", "dim"), *_heads(heads)))
+        for stretch, latencies in stretches(frame.snapshot):
+            summary = latencies.get(name, Summary(count=0))
+            count: Word = (f"{fmt.count(summary.count):>{_COUNT}}", "dim")
+            rows.append(((f" {padded(stretch, _LABEL - 1)}", "text"), count, *_cells(summary, name, heads)))
+        tables.append((rows, each))
     return [*above, *side_by_side(tables, _TABLE_ROWS)]
 
 
@@ -107,17 +116,6 @@ def stretches(snapshot: Snapshot) -> list[tuple[str, dict[str, Summary]]]:
     for stage in snapshot.stages[:-3:-1]:
         found.append((f"stage {stage.number} {fmt.plain(stage.label)}", latencies_so_far(stage)))
     return [*found, ("whole run", snapshot.latency_ms)] if snapshot.latency_ms else found
-
-
-def _table(snapshot: Snapshot, name: str, width: int) -> Rows:
-    shown = _fitting(HEADS, width - _LABEL - _COUNT)
-    heads: Row = ((f"{'':<{_LABEL}}{'count':>{_COUNT}}", "dim"), *_heads(shown))
-    rows = [titled(f"{name.upper()} {unit_of(name)}", (), min(width, _TABLE)), heads]
-    for stretch, latencies in stretches(snapshot):
-        summary = latencies.get(name, Summary(count=0))
-        label = f" {padded(stretch, _LABEL - 1)}"
-        rows.append(((label, "text"), (f"{fmt.count(summary.count):>{_COUNT}}", "dim"), *_cells(summary, name, shown)))
-    return rows
 
 
 def _fitting(heads: Sequence[str], width: int) -> Sequence[str]:

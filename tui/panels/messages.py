@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from loadgen import format as fmt
 from loadgen.report.notes import account_words
 from loadgen.schema.result import RunEvent
-from tui.charts.marks import KINDS
+from tui.charts.timeline import KINDS
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, hanging, titled, whole_groups, wrapped
 
@@ -61,18 +61,16 @@ def failures(frame: Frame, width: int, height: int) -> Rows:
         above += hanging(((f" {name:<{_INDENT - 1}}", "dim"),), account_words(account), width, "text")
     above += [()] if accounts else []
 
-    groups = [_kind(kind, count / total, frame, width) for kind, count in kinds.items()]
+    groups = []
+    for kind, count in kinds.items():
+        words = f" {fmt.count(count):>7}  {fmt.plain(kind):<14}"
+        rows: Rows = [((words, "bad"), (f"{fmt.percent(count / total):>6}  ", "text"), (seen(frame, kind), "dim"))]
+        for message in frame.snapshot.messages(kind):
+            rows += wrapped(message, width, "text", _INDENT)
+        if kind in _REMEDIES:
+            rows += wrapped(f"→ {_REMEDIES[kind]}", width, "key", _INDENT)
+        groups.append([*rows, ()])
     return [*above, *whole_groups(groups, height - 1 - len(above), "more kinds")]
-
-
-def _kind(kind: str, share: float, frame: Frame, width: int) -> Rows:
-    words = f" {fmt.count(frame.snapshot.errors[kind]):>7}  {fmt.plain(kind):<14}"
-    rows: Rows = [((words, "bad"), (f"{fmt.percent(share):>6}  ", "text"), (seen(frame, kind), "dim"))]
-    for message in frame.snapshot.messages(kind):
-        rows += wrapped(message, width, "text", _INDENT)
-    if kind in _REMEDIES:
-        rows += wrapped(f"→ {_REMEDIES[kind]}", width, "key", _INDENT)
-    return [*rows, ()]
 
 
 def seen(frame: Frame, kind: str) -> str:

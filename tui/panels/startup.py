@@ -65,7 +65,6 @@ def startup(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _death(frame: Frame, width: int) -> Rows:
-    """What happened, what to do, and the lines of the log that say so."""
     server, headline = frame.snapshot.server, frame.snapshot.headline
     if server.state != "died":
         return []

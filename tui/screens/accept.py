@@ -63,15 +63,13 @@ class AcceptScreen(ListScreen):
             self.fill()
 
     def fill(self) -> None:
-        if self.view is None or not self.is_mounted:
-            return
-        self.fill_list([*panel.rows(self.view, self.list.row_width)])
+        if self.view is not None and self.is_mounted:
+            self.fill_list([*panel.rows(self.view, self.list.row_width)])
 
     def show_detail(self) -> None:
         self.query_one("#picker-detail", Pane).show(blank if self.view is None else partial(self._detail, self.view))
 
     def _detail(self, view: AcceptView, width: int) -> Rows:
-        """All about what is under the cursor."""
         name, certificate = self.list.highlighted_id, view.certificate
         phase = next((each for each in certificate.phases if each.name == name), None)
         if phase is not None:

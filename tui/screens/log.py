@@ -44,7 +44,6 @@ class LogBook:
         return len(self._passing)
 
     def add(self, server: ServerView) -> None:
-        """Add the new lines of a server's log."""
         tail = server.log_tail
         if tail == self._last:
             return

@@ -16,9 +16,8 @@ from tests.tui.painted import text_of, texts
 from tui.charts.canvas import GUTTER, Ink, polyline, trace
 from tui.charts.chart import axis_row, chart_rows, mark_columns
 from tui.charts.definitions import Chart, Series
-from tui.charts.marks import KINDS, Mark
 from tui.charts.scale import Span, linear, logarithmic, span
-from tui.charts.timeline import History
+from tui.charts.timeline import KINDS, History, Mark
 from tui.widgets.rows import Rows
 
 SHARES = st.floats(allow_nan=True, allow_infinity=True, width=32)

@@ -11,7 +11,7 @@ from loadgen.schema.result import RunEvent
 from loadgen.schema.snapshot import Snapshot
 from tests.tui.scenes import afternoon
 from tests.tui.scripted import running, with_gpus
-from tui.charts.marks import KINDS, MAX_MARKS, Mark, Marks
+from tui.charts.timeline import KINDS, MAX_MARKS, Mark, Marks
 
 
 def seen(*snapshots: Snapshot) -> list[Mark]:

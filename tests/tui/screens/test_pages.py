@@ -14,8 +14,7 @@ from loadgen.schema.snapshot import ReplayView
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import afternoon, moment, playing, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
-from tui.charts.marks import MAX_MARKS
-from tui.charts.timeline import CAPACITY, Timeline
+from tui.charts.timeline import CAPACITY, MAX_MARKS, Timeline
 from tui.keys import PAGES, Page
 from tui.panels.frame import Panel
 from tui.screens.pages import PANEL_PAGES
