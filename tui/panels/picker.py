@@ -132,7 +132,7 @@ def load_words(profile: Profile) -> list[str]:
 
 def _length(stage: Stage) -> str:
     if stage.requests is not None:
-        return f"{stage.requests} requests"
+        return fmt.counted(stage.requests, "request")
     return fmt.duration(stage.duration_s) if stage.duration_s is not None else "open-ended"
 
 

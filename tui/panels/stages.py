@@ -123,7 +123,7 @@ def loads(frame: Frame, width: int, height: int) -> Rows:
     if not has_more_than_stages(frame):
         return stages(frame, width, height)
     figures = fitted(CURVE[1:], width - _LOAD, gap=1)
-    title = titled("everything measured at each load", ((f"{len(points)} loads", "dim"),), width)
+    title = titled("everything measured at each load", ((fmt.counted(len(points), "load"), "dim"),), width)
     top = _top(title, ((f"{'load':>{_LOAD}}", "dim"), *head_words(figures, gap=1)), height)
     room, now = max(1, height - len(top)), _present_point(frame)
     first = max(0, min(len(points) - room, (now if now is not None else len(points)) - room // 2))

@@ -398,7 +398,7 @@ class CockpitScreen(FullScreen[None]):
             return
         text = COPIES[self._page](self._frame_of(self.snapshot))
         self.app.copy_to_clipboard(text)
-        self.notify(f"{self._page}: {text.count(chr(10))} lines copied", timeout=2)
+        self.notify(f"{self._page}: {fmt.counted(text.count(chr(10)), 'line')} copied", timeout=2)
 
     def action_leave(self) -> None:
         """Leave at once if the run is over or only watched, else ask."""

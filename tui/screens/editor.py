@@ -146,7 +146,7 @@ class EditorScreen(FullScreen[StartChoice | None]):
             return
         self._path, self._origin, self._saved = path, origin_of(path), self._area.text
         self._check()
-        rest = f", with {len(self._problems)} problems" if self._problems else ""
+        rest = f", with {fmt.counted(len(self._problems), 'problem')}" if self._problems else ""
         self.notify(f"Saved: {path}{rest}", timeout=4)
 
     def action_back(self) -> None:

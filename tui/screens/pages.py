@@ -184,7 +184,9 @@ def copied_events(frame: Frame) -> str:
 def copied_verdicts(frame: Frame) -> str:
     found = frame.snapshot.findings
     rows = [(one.subject, "bad" if one.bad else "info", fmt.plain(one.text)) for one in frame.snapshot.verdicts]
-    rows += [("preflight", one.severity, fmt.plain(f"{one.seen}: {one.why}; {one.fix}")) for one in found]
+    for one in found:
+        words = "; ".join(filter(None, (f"{one.seen}: {one.why}", one.fix)))
+        rows.append(("preflight", one.severity, fmt.plain(words)))
     return markdown(("of", "weight", "what"), rows)
 
 

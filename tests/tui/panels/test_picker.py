@@ -31,13 +31,16 @@ def text(rows: Rows) -> str:
     [
         ({"load": {"concurrency": [8], "isl": 16, "osl": 8, "requests": 5}}, ["1 stage: conc 8", "16/8   5 requests"]),
         ({"load": {"rate": [0.5, 2], "duration": "30s"}}, ["2 stages: rate 0.500, 2/s", "256/128   30 s"]),
-        ({"plan": {"ladder": 512}, "load": {"requests": 1}}, ["10 stages: conc 1, 2, 4, 8, 16, 32, 64, …, 512"]),
+        (
+            {"plan": {"ladder": 512}, "load": {"requests": 1}},
+            ["10 stages: conc 1, 2, 4, 8, 16, 32, 64, …, 512\n", "   1 request\n"],
+        ),
         ({"plan": {"search": "knee", "most": 64}}, ["search for the knee: concurrency 1 to 64"]),
         ({"plan": {"search": "knee"}, "load": {"passes": 2}}, ["load.passes"]),
     ],
 )
 def test_a_load_is_reported_in_two_lines(parts: dict[str, Any], words: list[str]) -> None:
-    lines = "\n".join(load_words(profile(**parts)))
+    lines = "".join(f"{line}\n" for line in load_words(profile(**parts)))
     assert all(each in lines for each in words), lines
 
 

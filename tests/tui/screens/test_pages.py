@@ -9,15 +9,17 @@ from textual.geometry import Region
 from textual.strip import Strip
 
 from loadgen.run.operations import NextStage, Pause, Resume
+from loadgen.schema.finding import Finding
 from loadgen.schema.result import RunEvent
 from loadgen.schema.snapshot import ReplayView
 from tests.tui.cockpit import Seat, seated
+from tests.tui.painted import frame_of
 from tests.tui.scenes import afternoon, moment, playing, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
 from tui.charts.timeline import CAPACITY, MAX_MARKS, Timeline
 from tui.keys import PAGES, Page
 from tui.panels.frame import Panel
-from tui.screens.pages import PANEL_PAGES
+from tui.screens.pages import PANEL_PAGES, copied_verdicts
 
 
 async def test_a_click_on_a_panel_shows_its_view_and_on_a_chart_maximizes_it() -> None:
@@ -87,6 +89,12 @@ async def test_y_copies_a_table_that_can_be_pasted(page: Page) -> None:
             return
         columns = {line.replace("\\|", "").count("|") for line in copied}
         assert len(columns) == 1 and len(copied) > 2 and set(copied[1]) <= set("| -")
+
+
+def test_a_finding_that_needs_nothing_is_copied_without_a_remedy() -> None:
+    finding = Finding("unlike-publication", "info", "another model", "figures differ")
+    copied = copied_verdicts(frame_of(msgspec.structs.replace(running(), findings=(finding,))))
+    assert "| another model: figures differ |" in copied
 
 
 async def show_log(seat: Seat, total: int) -> None:
