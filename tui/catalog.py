@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError
-from loadgen.masking import masked
+from loadgen.masking import masked, masked_text
 from loadgen.places import read_whole
 from loadgen.profile.document import build_profile, load_document, variant_names
 from loadgen.profile.schema import Profile
@@ -126,7 +126,7 @@ def entry_of(path: Path) -> Entry:
     except RecursionError:
         problem = f"{path}: its tables are nested too deeply"
     except ProfileError as error:
-        problem = str(error)
+        problem = masked_text(str(error))  # it quotes the value
     return Entry(path, document, None, problem, origin=origin)
 
 

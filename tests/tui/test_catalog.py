@@ -108,6 +108,12 @@ def test_nothing_in_the_folder_of_the_machine_can_break_the_list(site: Path) -> 
         assert find_profile(no_file) == Path(no_file)
 
 
+def test_a_problem_is_shown_without_the_secret_in_the_value(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(f'{GOOD}[server.env]\nMY_TOKEN = ["of-nobody-else"]\n')
+    problem = entry_of(tmp_path / "mine.toml").problem
+    assert "server.env.MY_TOKEN" in problem and "of-nobody-else" not in problem
+
+
 @pytest.mark.parametrize("name", ["x" * 300, "far/x"])
 def test_an_impossible_name_is_an_error_when_the_profile_is_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "far").symlink_to("x" * 300)  # like a folder that may not be entered, for root too

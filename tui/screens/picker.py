@@ -20,6 +20,7 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from loadgen.errors import VrampError
+from loadgen.masking import masked_text
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.schema.finding import Finding
@@ -141,7 +142,7 @@ class PickerScreen(ListScreen):
             profile = build_profile(entry.document, where=str(entry.path), variant=self._variant(entry))
             self._findings = await check_profile(profile, stages_of(profile))
         except VrampError as error:
-            self._problem = str(error)
+            self._problem = masked_text(str(error))
         if not self.was_left:
             self._show_preflight()
 
