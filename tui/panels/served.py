@@ -12,14 +12,17 @@ from loadgen.report.served import LATENCIES, PERCENTILES, latency_title, latency
 from loadgen.schema.engine import EngineLatencyMs, EngineView
 from loadgen.schema.snapshot import WINDOW_S
 from tui.panels.frame import METRICS, Frame
-from tui.widgets.rows import GAP, Row, Rows, Word, joined, padded, pairs, side_by_side, titled, whole_groups
+from tui.widgets.rows import GAP, Row, Rows, Word, padded, pairs, side_by_side, titled, whole_groups
 
-HEADS = ("mean", *PERCENTILES)
 _MEAN, _WITHIN, _LABEL = 6, 10, 11
-_HALF = _MEAN + _WITHIN * (len(HEADS) - 1)
+_HALF = _MEAN + _WITHIN * len(PERCENTILES)
 TABLE = _LABEL + _HALF
 _STRETCH, _COUNT = 20, 7
 _PAGE = _STRETCH + _COUNT + _HALF
+_HEADS: Row = (
+    (f"{'mean':>{_MEAN}}", "dim"),
+    *((f"{head:>{_WITHIN}}", head if head in ("p50", "p99") else "dim") for head in PERCENTILES),
+)
 
 
 def latency(frame: Frame, width: int, height: int) -> Rows:
@@ -30,11 +33,11 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
         two_tables_title(
             f"engine, last {WINDOW_S:.0f} s: {_ended(recent)} done", f"since its start: {_ended(whole)} done", _HALF
         ),
-        ((" " * 7, "text"), *_head_words(), ("│", "rule"), *_head_words()),
+        ((" " * 7, "text"), *_HEADS, ("│", "rule"), *_HEADS),
     ]
     for name in METRICS[: max(2, height - 2)]:
         label: Row = ((f"{latency_title(name):<4}", "text"), (f"{latency_unit(name):>3}", "dim"))
-        rows.append((*label, *_words(recent.get(name), name), ("│", "rule"), *_words(whole.get(name), name)))
+        rows.append((*label, _statistics(recent.get(name), name), ("│", "rule"), _statistics(whole.get(name), name)))
     return [*rows, latency_strip(engine, "queue", "prefill")]
 
 
@@ -66,12 +69,12 @@ def page(frame: Frame, width: int, height: int) -> Rows:
     groups = []
     for name in LATENCIES:
         rows: Rows = [titled(f"{latency_title(name)} {latency_unit(name)}", (), _PAGE)]
-        rows.append(((f"{'':<{_STRETCH}}{'count':>{_COUNT}}", "dim"), *_head_words()))
+        rows.append(((f"{'':<{_STRETCH}}{'count':>{_COUNT}}", "dim"), *_HEADS))
         for stretch, latencies in stretches:
             known = latencies.get(name)
             count = fmt.count(known.count if known is not None else None)
             label: Row = ((f" {padded(stretch, _STRETCH - 1)}", "text"), (f"{count:>{_COUNT}}", "dim"))
-            rows.append((*label, *_words(known, name)))
+            rows.append((*label, _statistics(known, name)))
         groups.append(rows)
     columns = max(1, width // (_PAGE + GAP))
     per_column = -(-len(groups) // columns)
@@ -82,10 +85,10 @@ def page(frame: Frame, width: int, height: int) -> Rows:
 def latency_table(engine: EngineView) -> Rows:
     """Return all latencies of the last seconds, one per row; empty if the engine has none."""
     known = [name for name in LATENCIES if name in engine.latency_ms]
-    rows: Rows = [((f" {f'last {WINDOW_S:.0f} s':<{_LABEL - 1}}", "dim"), *_head_words())] if known else []
+    rows: Rows = [((f" {f'last {WINDOW_S:.0f} s':<{_LABEL - 1}}", "dim"), *_HEADS)] if known else []
     for name in known:
         label = f" {latency_title(name)} {latency_unit(name)}"
-        rows.append(((f"{label:<{_LABEL}}", "text"), *_words(engine.latency_ms[name], name)))
+        rows.append(((f"{label:<{_LABEL}}", "text"), _statistics(engine.latency_ms[name], name)))
     return rows
 
 
@@ -94,27 +97,15 @@ def latency_strip(engine: EngineView, *names: str) -> Row:
     words: list[Word] = [("p50, p99 ms ", "dim")] if engine.latency_ms else []
     for name in names:
         if name in engine.latency_ms:
-            _, p50, _, p99 = cells(engine.latency_ms[name], name)
+            p50, p99 = (within(engine.latency_ms[name], name, each) or fmt.UNKNOWN for each in ("p50", "p99"))
             words += [(f" {latency_title(name)} ", "dim"), (p50, "p50"), (" ", "text"), (p99, "p99")]
     return tuple(words)
 
 
-def cells(latency: EngineLatencyMs | None, name: str) -> list[str]:
+def _statistics(latency: EngineLatencyMs | None, name: str) -> Word:
     """Return the mean and the bounds of the percentiles, in the unit of the latency."""
-    return [fmt.number(mean(latency, name)), *(within(latency, name, each) or fmt.UNKNOWN for each in PERCENTILES)]
-
-
-def _head_words() -> list[Word]:
-    widths = (_MEAN, *[_WITHIN] * (len(HEADS) - 1))
-    return [
-        (f"{head:>{width}}", head if head in ("p50", "p99") else "dim")
-        for head, width in zip(HEADS, widths, strict=True)
-    ]
-
-
-def _words(latency: EngineLatencyMs | None, name: str) -> list[Word]:
-    mean, *within = cells(latency, name)
-    return list(joined([(f"{mean:>{_MEAN}}", "text"), *((f"{one:>{_WITHIN}}", "text") for one in within)]))
+    bounds = [within(latency, name, each) or fmt.UNKNOWN for each in PERCENTILES]
+    return (f"{fmt.number(mean(latency, name)):>{_MEAN}}" + "".join(f"{each:>{_WITHIN}}" for each in bounds), "text")
 
 
 def reported(engine: EngineView) -> list[tuple[str, str, str]]:
