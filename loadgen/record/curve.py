@@ -73,19 +73,15 @@ class LoadCurve:
         return tuple(points[place] for place in sorted(points))
 
 
-def direction_of(steps: tuple[tuple[float, float], ...]) -> Direction:
-    """The direction of a moving load; empty for a constant one."""
-    if not steps or steps[0][1] == steps[-1][1]:
-        return ""
-    return "up" if steps[-1][1] > steps[0][1] else "down"
-
-
 def _parts(stage: StageRecord) -> Iterator[tuple[_Place, LoadSum]]:
     started = stage.started
     if started.no_load or (started.pass_number or 1) > 1:
         return  # a warm prefix cache would make it another curve
     load = float((started.rate if started.rate is not None else started.concurrency) or 0)
-    place = started.isl, started.osl, direction_of(started.steps)
+    direction: Direction = ""
+    if started.steps and started.steps[0][1] != started.steps[-1][1]:
+        direction = "up" if started.steps[-1][1] > started.steps[0][1] else "down"
+    place = started.isl, started.osl, direction
     if not started.steps:
         if stage.window_s and started.rate is None:
             part = LoadSum()

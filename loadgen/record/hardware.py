@@ -66,11 +66,11 @@ Sample = TypeVar("Sample")
 class HardwareSamples:
     """The samples of GPUs and host during a stage, and shortly before and after."""
 
-    def __init__(self, before: Mapping[int, GpuSample]) -> None:
+    def __init__(self, before: Mapping[int, GpuSample], devices: ServerDevices | None = None) -> None:
         """`before` are the last samples before the stage."""
         self._by_gpu: dict[int, Spaced[GpuSample]] = {}
         self._host: Spaced[HostSample] = Spaced()
-        self.devices: ServerDevices | None = None  # the server's, as last known within the stage
+        self.devices = devices  # the server's, as last known within the stage
         self.until_s: float | None = None  # the end of the stage (CLOCK_MONOTONIC)
         self.count = 0  # samples of GPUs so far
         self._take(before.values())
@@ -158,8 +158,7 @@ class HardwareRecord:
 
     def begin_stage(self) -> HardwareSamples:
         """The samples of a stage that begins now; new ones are added until the stage drops the object."""
-        samples = HardwareSamples(self.latest)
-        samples.devices = self._devices
+        samples = HardwareSamples(self.latest, self._devices)
         self._open.append(samples)
         return samples
 

@@ -117,25 +117,18 @@ def _most_needed(needs: Mapping[str, int], goodput: Goodput | None) -> tuple[str
 
 def judge(stage: StageRecord, limits: Limits, confidence: float = SLO_CONFIDENCE) -> Judgement:
     """Judge a stage, as far as it has come, by the limits."""
-    return Judgement(
-        slo={
-            name: _stage_check(stage, name, limit_ms, confidence)
-            for name, limit_ms in stage_limits_ms(limits.latency_ms).items()
-        },
-        goodput=_goodput(stage, limits, confidence),
-        failures=_failures(stage, limits.failed, confidence),
-    )
-
-
-def _stage_check(stage: StageRecord, name: str, limit_ms: float, confidence: float) -> SloCheck:
-    metric, percent = limit_of(name)
-    values = Histogram()
-    values.add(stage.histogram(metric))
-    values.add(stage.histogram(_CENSORED.get(metric, "")).above(limit_ms))
-    if percent is None:
-        return _mean_check(stage, metric, values, limit_ms, confidence)
-    answered = values.without(stage.histogram(_FAILED.get(metric, "")))
-    return _percentile_check(stage, metric, answered, limit_ms, percent, confidence)
+    checks = {}
+    for name, limit_ms in stage_limits_ms(limits.latency_ms).items():
+        metric, percent = limit_of(name)
+        values = Histogram()
+        values.add(stage.histogram(metric))
+        values.add(stage.histogram(_CENSORED.get(metric, "")).above(limit_ms))
+        if percent is None:
+            checks[name] = _mean_check(stage, metric, values, limit_ms, confidence)
+        else:
+            answered = values.without(stage.histogram(_FAILED.get(metric, "")))
+            checks[name] = _percentile_check(stage, metric, answered, limit_ms, percent, confidence)
+    return Judgement(checks, _goodput(stage, limits, confidence), _failures(stage, limits.failed, confidence))
 
 
 def _mean_check(stage: StageRecord, metric: str, values: Histogram, limit_ms: float, confidence: float) -> SloCheck:
