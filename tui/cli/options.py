@@ -121,15 +121,20 @@ def parser_of(verb: str, description: str, epilog: str) -> argparse.ArgumentPars
     return Parser(prog=verb, description=description, epilog=epilog, formatter_class=form, allow_abbrev=False)
 
 
-class _Trust(argparse.Action):
-    """Takes effect while it is parsed: profiles are read right after."""
+class Calling(argparse.Action):
+    """Calls its `const` while it is parsed; for an option without a value."""
 
     def __call__(self, *_: object) -> None:
-        trust_all_users()
+        self.const()
 
 
 _SHARED: dict[str, dict[str, Any]] = {
-    TRUST: {"action": _Trust, "nargs": 0, "help": "also use profiles, folders and sockets of other users"},
+    TRUST: {
+        "action": Calling,
+        "nargs": 0,
+        "const": trust_all_users,  # right away, as profiles are read next
+        "help": "also use profiles, folders and sockets of other users",
+    },
     "--variant": {"metavar": "NAME", "help": "one of the profile's [variants]"},
     "--set": {"metavar": "KEY=VALUE", "action": "append", "default": [], "help": "override a profile key"},
     "--unset": {"metavar": "KEY", "action": "append", "default": [], "help": "remove a profile key"},
@@ -282,9 +287,24 @@ def profile_from(document: Mapping[str, Any], where: str, options: argparse.Name
     return build_profile(chosen, where=where, overrides=options.set)
 
 
-def _set_image(document: dict[str, Any], image: str) -> None:
-    """Run another image; raises `ProfileError` if the profile runs none, or none was published."""
-    server = document["server"]
+def _set_server(document: dict[str, Any], options: argparse.Namespace) -> None:
+    """Set what measures the GPUs, and the server; raises `ProfileError` for an image where none can be run."""
+    telemetry = getattr(options, "telemetry", None)  # `vramp check` has no such option
+    exporters = getattr(options, "exporter", None)
+    if telemetry is not None or exporters:
+        given = document.get("telemetry", {})
+        table = {"mode": given} if isinstance(given, str) else dict(given) if isinstance(given, dict) else {}
+        table |= {"mode": telemetry} if telemetry is not None else {}
+        document["telemetry"] = table | ({"exporters": exporters} if exporters else {})
+
+    server = document.setdefault("server", {})
+    if options.model is not None:
+        server["model"] = options.model
+    if options.api_key_env is not None:
+        server["api_key_env"] = options.api_key_env
+    image = getattr(options, "image", None)  # nor has `vramp monitor` this one
+    if image is None:
+        return
     if server.get("engine") != "docker" or not isinstance(server.get("docker"), dict):
         raise ProfileError(
             f"--image: engine {server.get('engine')!r} runs no container; with --variant docker, many profiles do"
@@ -301,22 +321,9 @@ def _set_image(document: dict[str, Any], image: str) -> None:
 def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     from loadgen.profile.load import Load
 
-    server = document.setdefault("server", {})
+    _set_server(document, options)
     load = document.setdefault("load", {})
     plan = document.get("plan", {})
-    telemetry = getattr(options, "telemetry", None)  # `vramp check` has no such option
-    exporters = getattr(options, "exporter", None)
-    if telemetry is not None or exporters:
-        given = document.get("telemetry", {})
-        table = {"mode": given} if isinstance(given, str) else dict(given) if isinstance(given, dict) else {}
-        table |= {"mode": telemetry} if telemetry is not None else {}
-        document["telemetry"] = table | ({"exporters": exporters} if exporters else {})
-    if options.model is not None:
-        server["model"] = options.model
-    if options.api_key_env is not None:
-        server["api_key_env"] = options.api_key_env
-    if getattr(options, "image", None) is not None:  # `vramp monitor` has no such option
-        _set_image(document, options.image)
     chosen = {name: text for name, text in vars(options).items() if name in Load.model_fields and text is not None}
     lengths = {"requests", "duration"} if chosen.keys() & {"requests", "duration"} else set()
     requested = _plan_of(options)

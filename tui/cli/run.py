@@ -14,6 +14,7 @@ from loadgen.vendors import TelemetryMode
 from tui.cli.headless import conclude, make_run, print_once, run_headless
 from tui.cli.options import (
     RUN_EXIT_CODES,
+    Calling,
     add_result_options,
     add_run_options,
     add_shared,
@@ -48,20 +49,18 @@ def cockpit(options: argparse.Namespace) -> int:
 
 def cockpit_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp", "The operator's cockpit for bringing up an LLM inference box.", RUN_EXIT_CODES)
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and its commit, and exit")
+    about = "show the version and its commit, and exit"
+    parser.add_argument("--version", action=Calling, nargs=0, const=_show_version, help=about)
     parser.usage = usage()
     add_run_options(parser)
     return parser
 
 
-class _ShowVersion(argparse.Action):
-    """Looks up the commit only when it is needed."""
+def _show_version() -> NoReturn:
+    from loadgen.build import version_words
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
-        from loadgen.build import version_words
-
-        print_text(f"vramp {version_words()}")
-        parser.exit()
+    print_text(f"vramp {version_words()}")
+    sys.exit()
 
 
 def headless(options: argparse.Namespace) -> int:
