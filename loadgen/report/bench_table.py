@@ -111,21 +111,21 @@ def batch_latency_s(stage: StageResult) -> float | None:
 
 def throughput_table(result: Result) -> str:
     """The result of `vllm bench throughput`, and requests a minute."""
-    lines = [line for stage in result.stages if stage.requests.sent for line in _offline_lines(stage)]
+    lines = []
+    for stage in result.stages:
+        requests, rate = stage.requests, stage.throughput
+        if not requests.sent:
+            continue
+        lost = requests.failed + requests.unfinished
+        lines += [f"Failed or unfinished requests: {lost} of {requests.sent}"] if lost else []
+        lines += [
+            f"Throughput: {fixed(rate.requests_per_s)} requests/s, {fixed(rate.total_tokens_per_s)} total tokens/s, "
+            f"{fixed(rate.output_tokens_per_s)} output tokens/s",
+            f"Throughput: {fixed(per_minute(rate.requests_per_s))} requests/min",
+            f"Total num prompt tokens:  {fixed(stage.tokens.input, 0)}",
+            f"Total num output tokens:  {stage.tokens.output}",
+        ]
     return "\n".join([*lines, *trust_lines(result)])
-
-
-def _offline_lines(stage: StageResult) -> list[str]:
-    requests, rate = stage.requests, stage.throughput
-    lost = requests.failed + requests.unfinished
-    return [
-        *([f"Failed or unfinished requests: {lost} of {requests.sent}"] if lost else []),
-        f"Throughput: {fixed(rate.requests_per_s)} requests/s, {fixed(rate.total_tokens_per_s)} total tokens/s, "
-        f"{fixed(rate.output_tokens_per_s)} output tokens/s",
-        f"Throughput: {fixed(per_minute(rate.requests_per_s))} requests/min",
-        f"Total num prompt tokens:  {fixed(stage.tokens.input, 0)}",
-        f"Total num output tokens:  {stage.tokens.output}",
-    ]
 
 
 def trust_lines(result: Result, *, without: Sequence[str] = ()) -> list[str]:

@@ -219,20 +219,20 @@ def _outlier(row: BoxRow) -> Value:
 
 def _unlike(boxes: Mapping[str, Certificate]) -> str:
     """Differences between the boxes that make their figures incomparable; empty if there are none."""
+    gpus = []
+    for certificate in boxes.values():
+        names = [gpu.name for gpu in certificate.box.gpus] if certificate.box is not None else []
+        gpus.append(f"{len(names)} x {' and '.join(sorted(set(names)))}" if names else "none")
+
     found = []
     for what, values in (
         ("profile", [one.profile for one in boxes.values()]),
         ("model", [one.model for one in boxes.values()]),
-        ("GPUs", [_gpus(one) for one in boxes.values()]),
+        ("GPUs", gpus),
     ):
         if len(set(values)) > 1:
             found.append(f"{what} {' and '.join(str(value) for value in dict.fromkeys(values))}")
     return ", ".join(found)
-
-
-def _gpus(certificate: Certificate) -> str:
-    gpus = certificate.box.gpus if certificate.box is not None else ()
-    return f"{len(gpus)} x {' and '.join(sorted({gpu.name for gpu in gpus}))}" if gpus else "none"
 
 
 def _rows(boxes: Mapping[str, Certificate], figures: Sequence[str]) -> list[BoxRow]:

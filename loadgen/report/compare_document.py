@@ -7,7 +7,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from loadgen.format import UNKNOWN, Statistic, fixed, signed_percent
+from loadgen.format import UNKNOWN, Statistic, signed_percent
 from loadgen.masking import masked
 from loadgen.record.figures import FIGURES
 from loadgen.report.assessment import first_line
@@ -25,7 +25,7 @@ from loadgen.report.configuration import Setting
 from loadgen.report.document import Section, Table
 from loadgen.report.notes import LATENCY_TITLES, Note
 from loadgen.report.output import comparison_words, difference_columns
-from loadgen.report.tabular import Column, cut, json_text
+from loadgen.report.tabular import Column, cut, figure_words, json_text
 from loadgen.report.text import sections_markdown, sections_text
 from loadgen.schema.comparison import Compared
 from loadgen.schema.result import Result, StageResult
@@ -172,8 +172,8 @@ def _figure_columns(comparison: RunComparison) -> list[Column[Compared]]:
     unknown = "not in its file" if comparison.definitions else ""
     return [
         Column("", lambda one: _title(one.figure), words=True, width=22),
-        Column("A", lambda one: _value(one.a, at_least=one.a_at_least), width=12),
-        Column("B", lambda one: _value(one.b, at_least=one.b_at_least), width=12),
+        Column("A", lambda one: figure_words(one.a, at_least=one.a_at_least), width=12),
+        Column("B", lambda one: figure_words(one.b, at_least=one.b_at_least), width=12),
         Column("difference", lambda one: _difference_words(one)[0], width=14),
         Column(f"{100 * confidence:g} % interval", lambda one: _difference_words(one, unknown)[1], width=22),
         Column("B is", lambda one: _difference_words(one)[2], words=True),
@@ -202,10 +202,6 @@ def _end(percent: float | None) -> str:
     return "?" if percent is None else f"{percent:+.1f}"
 
 
-def _value(value: float | None, *, at_least: bool) -> str:
-    return f"{'>= ' if at_least else ''}{fixed(value, 4 if value is not None and abs(value) < 1 else 2)}"
-
-
 class VariantOutcome(NamedTuple):
     variant: str
     state: RunState
@@ -230,7 +226,12 @@ def sweep_rows(outcomes: Sequence[VariantOutcome]) -> list[SweepRow]:
             base = bases.setdefault(row["stage"], row)
             row["is_base"] = row is base
             if row is not base:
-                row["difference_percent"] = {name: _change(name, base, row) for name in _AGAINST_BASE}
+                # Unknown where one of the two is, or is only a lower bound.
+                bounds = row["lower_bounds"] + base["lower_bounds"]
+                for name in _AGAINST_BASE:
+                    is_known = row[name] is not None and base[name] and name not in bounds
+                    change = float(100 * (row[name] / base[name] - 1)) if is_known else None
+                    row["difference_percent"][name] = change
             rows.append(row)
         rows += [] if stages else [_sweep_row(outcome, None, None)]
     return rows
@@ -256,13 +257,6 @@ def _sweep_row(outcome: VariantOutcome, title: str | None, stage: StageResult | 
         "difference_percent": {},  # by figure, from the base
         "is_base": False,  # the first variant that has the stage is its 100 %
     }
-
-
-def _change(name: str, base: SweepRow, row: SweepRow) -> float | None:
-    """The difference in percent; None where one of the two is unknown or only a lower bound."""
-    if row[name] is None or not base[name] or name in row["lower_bounds"] + base["lower_bounds"]:
-        return None
-    return float(100 * (row[name] / base[name] - 1))
 
 
 def sweep_ratios(outcomes: Sequence[VariantOutcome]) -> Ratios | None:

@@ -10,7 +10,7 @@ from loadgen.format import UNKNOWN, counted, fixed
 from loadgen.report.document import Section, Table
 from loadgen.report.history import ListedRun, Trend, TrendPoint
 from loadgen.report.notes import Note
-from loadgen.report.tabular import Column, cut, json_text, text_lines
+from loadgen.report.tabular import Column, cut, figure_words, json_text, text_lines
 from loadgen.report.text import sections_text
 
 _WIDTH = 120
@@ -67,7 +67,7 @@ def trend_section(trend: Trend) -> Section:
                 [
                     Column("vLLM", lambda one: one.version, words=True, width=16),
                     Column("runs", lambda one: one.runs),
-                    Column("mean", lambda one: number_words(one.value)),
+                    Column("mean", lambda one: figure_words(one.value)),
                     Column(_interval_head(trend), lambda one: _interval(one.low, one.high), width=22),
                     Column("since the one before", lambda one: one.difference_words),
                     Column(
@@ -86,12 +86,8 @@ def trend_section(trend: Trend) -> Section:
 
 
 def _value(point: TrendPoint) -> str:
-    words = f"{'>= ' if point.at_least else ''}{number_words(point.value)}"
+    words = figure_words(point.value, at_least=point.at_least)
     return words if point.counts else f"({words})"
-
-
-def number_words(value: float | None) -> str:
-    return fixed(value, 4 if value is not None and abs(value) < 1 else 2)
 
 
 def _interval_head(trend: Trend) -> str:
@@ -102,4 +98,4 @@ def _interval(low: float | None, high: float | None) -> str:
     """From a low end to a high one; empty if nothing is known of either."""
     if low is None and high is None:
         return ""
-    return f"{'?' if low is None else number_words(low)} to {'?' if high is None else number_words(high)}"
+    return f"{'?' if low is None else figure_words(low)} to {'?' if high is None else figure_words(high)}"

@@ -32,28 +32,25 @@ _STATISTICS = {name: name for name in ("mean", "stddev", "min", "p50", "p90", "p
 
 def llm_d_reports(result: Result) -> list[dict[str, Any]]:
     """A report a stage in which requests were sent or answered."""
-    return [
-        {
-            "version": "0.2",
-            "run": {
-                "uid": f"{result.run_id}-{stage.number}",
-                "eid": result.run_id,
-                "time": _times(stage) | {"duration": f"PT{stage.duration_s:.3f}S"},
-                "description": f"{result.measured_by or 'vramp'}, stage {stage.number}: {stage.label}",
-            },
-            "scenario": {"stack": _stack(result), "load": _load(result, stage)},
-            "results": {"request_performance": {"aggregate": _aggregate(stage)}},
-        }
-        for stage in result.stages
-        if can_be_written(result, stage)
-    ]
+    return [_report(result, stage) for stage in result.stages if can_be_written(result, stage)]
 
 
-def _times(stage: StageResult) -> dict[str, str]:
-    if known_time(stage.started_at) is None:
-        return {}
-    began = datetime.fromisoformat(stage.started_at)
-    return {"start": began.isoformat(), "end": (began + timedelta(seconds=stage.duration_s)).isoformat()}
+def _report(result: Result, stage: StageResult) -> dict[str, Any]:
+    times = {}
+    if known_time(stage.started_at) is not None:
+        began = datetime.fromisoformat(stage.started_at)
+        times = {"start": began.isoformat(), "end": (began + timedelta(seconds=stage.duration_s)).isoformat()}
+    return {
+        "version": "0.2",
+        "run": {
+            "uid": f"{result.run_id}-{stage.number}",
+            "eid": result.run_id,
+            "time": times | {"duration": f"PT{stage.duration_s:.3f}S"},
+            "description": f"{result.measured_by or 'vramp'}, stage {stage.number}: {stage.label}",
+        },
+        "scenario": {"stack": _stack(result), "load": _load(result, stage)},
+        "results": {"request_performance": {"aggregate": _aggregate(stage)}},
+    }
 
 
 def _stack(result: Result) -> list[dict[str, Any]]:

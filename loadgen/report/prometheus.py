@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 
 import loadgen
 from loadgen.format import plain
-from loadgen.metrics.histogram import EXPORTED_BOUNDS_US, Histogram
+from loadgen.metrics.histogram import EXPORTED_BOUNDS_US
 from loadgen.record.record import Record
 from loadgen.report.notes import latencies_so_far, met_so_far
 from loadgen.report.tabular import figure
@@ -61,23 +61,20 @@ class ExportedState(NamedTuple):
 
 def moment_of(snapshot: Snapshot, record: Record) -> ExportedState:
     """The state of the run now, with current and recent stages."""
-    shown = list(zip(snapshot.stages, record.stages.values(), strict=True))
-    recent = [
-        _Stage(
-            figures,
-            input_tokens=None if stage.misses_input else stage.counters["window_input_tokens"],
-            output_tokens=stage.counters["window_output_tokens"],
-            latencies={name: _latency(stage.histogram(name)) for name in latencies_so_far(figures)},
-        )
-        for figures, stage in shown
-        if stage is record.shown or (stage.ended is not None and snapshot.t_s - stage.ended.t_s < KEPT_S)
-    ]
+    recent = []
+    for figures, stage in zip(snapshot.stages, record.stages.values(), strict=True):
+        has_just_ended = stage.ended is not None and snapshot.t_s - stage.ended.t_s < KEPT_S
+        if stage is not record.shown and not has_just_ended:
+            continue
+        latencies = {}
+        for name in latencies_so_far(figures):
+            histogram = stage.histogram(name)
+            counts = [*histogram.counts_within(EXPORTED_BOUNDS_US), histogram.count]
+            latencies[name] = (counts, histogram.sum_us / 1e6)
+        input_tokens = None if stage.misses_input else stage.counters["window_input_tokens"]
+        recent.append(_Stage(figures, input_tokens, stage.counters["window_output_tokens"], latencies))
     run_id = record.run.run_id if record.run is not None else ""
     return ExportedState(snapshot, run_id, tuple(recent))
-
-
-def _latency(histogram: Histogram) -> tuple[list[int], float]:
-    return [*histogram.counts_within(EXPORTED_BOUNDS_US), histogram.count], histogram.sum_us / 1e6
 
 
 Samples = Iterable[tuple[tuple[str, ...], float | None]]

@@ -173,6 +173,11 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
+def figure_words(value: float | None, *, at_least: bool = False) -> str:
+    """A measured figure with as many decimals as its size needs."""
+    return f"{'>= ' if at_least else ''}{fmt.fixed(value, 4 if value is not None and abs(value) < 1 else 2)}"
+
+
 def json_text(document: object) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
 

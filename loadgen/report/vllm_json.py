@@ -133,6 +133,11 @@ def _settings(result: Result, stage: StageResult, began: datetime | None) -> dic
 
 def _counts(result: Result, stage: StageResult) -> dict[str, Any]:
     requests, rate, goodput = stage.requests, stage.throughput, stage.goodput
+    e2e, e2e_s = latencies(stage).get("e2e"), list[float]()
+    if e2e is not None and e2e.hdr is not None:
+        histogram = Histogram.from_hdr(e2e.hdr)
+        ranks = [100 * rank / histogram.count for rank in range(1, histogram.count + 1)]
+        e2e_s = [value_us / 1e6 for value_us in histogram.percentile_us(*ranks)] if ranks else []
     return {
         "duration": stage.measured_s,
         "completed": requests.completed,
@@ -143,20 +148,12 @@ def _counts(result: Result, stage: StageResult) -> dict[str, Any]:
         "request_goodput": goodput.requests_per_s if goodput is not None else None,
         "output_throughput": rate.output_tokens_per_s or 0.0,
         "total_token_throughput": rate.total_tokens_per_s or 0.0,
-        "latencies": _values_s(latencies(stage).get("e2e")),
+        "latencies": e2e_s,
         "queue_times": [],
         "max_output_tokens_per_s": _peak_tokens_per_s(result, stage),
         "max_concurrent_requests": stage.concurrency.peak,
         "rtfx": 0.0,
     }
-
-
-def _values_s(summary: Summary | None) -> list[float]:
-    if summary is None or summary.hdr is None:
-        return []
-    histogram = Histogram.from_hdr(summary.hdr)
-    ranks = [100 * rank / histogram.count for rank in range(1, histogram.count + 1)]
-    return [value_us / 1e6 for value_us in histogram.percentile_us(*ranks)] if ranks else []
 
 
 def _peak_tokens_per_s(result: Result, stage: StageResult) -> float:

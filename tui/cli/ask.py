@@ -33,7 +33,14 @@ def ask(options: argparse.Namespace) -> int:
     url = options.url if options.url is not None else _url_of(words.pop(0), options)
     if len(words) > 1:
         raise ProfileError("vramp ask: the prompt is one word of the command line: put it in quotes")
-    prompt = words[0] if words else _read_prompt()
+    if words:
+        prompt = words[0]
+    elif sys.stdin.isatty():
+        sys.stderr.write("prompt: ")
+        sys.stderr.flush()
+        prompt = sys.stdin.readline().rstrip("\n")
+    else:
+        prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     if not prompt.strip():
         raise ProfileError("vramp ask: the prompt is empty")
     try:
@@ -74,14 +81,6 @@ def _url_of(name: str, options: argparse.Namespace) -> str:
     if not running:
         raise ProfileError(f"{name}: no server of it runs here; start one (vramp {name}), or give --url")
     return running[0].url
-
-
-def _read_prompt() -> str:
-    if sys.stdin.isatty():
-        sys.stderr.write("prompt: ")
-        sys.stderr.flush()
-        return sys.stdin.readline().rstrip("\n")
-    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
 
 
 async def _ask(url: str, prompt: str, options: argparse.Namespace) -> int:

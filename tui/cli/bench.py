@@ -180,7 +180,14 @@ def _serve(options: argparse.Namespace, document: dict[str, Any]) -> None:
         bound = {"max_concurrency": options.max_concurrency[0]} if options.max_concurrency else {}
         load.update(rate=options.request_rate, arrival=arrival, **bound)
     if options.goodput:
-        document["slo"] = dict(_limit(text) for text in options.goodput)
+        document["slo"] = {}
+        for text in options.goodput:
+            metric, separator, limit_ms = text.partition(":")
+            name = {"e2el": "e2e"}.get(metric, metric)
+            if not separator or name not in ("ttft", "tpot", "itl", "e2e"):
+                known = "ttft, tpot, itl or e2el and milliseconds, such as ttft:500"
+                raise ProfileError(f"--goodput {text}: expected {known}")
+            document["slo"][name] = f"{limit_ms}ms"
 
 
 def _latency(options: argparse.Namespace, document: dict[str, Any]) -> None:
@@ -216,14 +223,6 @@ def _around(tokens: int, ratio: float) -> int | str:
     if ratio == 0:
         return tokens
     return f"uniform:{max(1, math.floor(tokens * (1 - ratio)))}:{math.ceil(tokens * (1 + ratio))}"
-
-
-def _limit(text: str) -> tuple[str, str]:
-    metric, separator, limit_ms = text.partition(":")
-    name = {"e2el": "e2e"}.get(metric, metric)
-    if not separator or name not in ("ttft", "tpot", "itl", "e2e"):
-        raise ProfileError(f"--goodput {text}: expected ttft, tpot, itl or e2el and milliseconds, such as ttft:500")
-    return name, f"{limit_ms}ms"
 
 
 # The options.

@@ -298,6 +298,7 @@ def compare(options: argparse.Namespace) -> int:
     a, *others = with_meant_shapes(named)
     comparisons = [compare_runs(a, b, confidence=options.confidence / 100, any_shape=options.force) for b in others]
     for comparison, (_, b) in zip(comparisons, others, strict=True):
+        # One chart can show both where they share a shape.
         shapes = [{(load.isl, load.osl) for load in stages_by_load(result)} for result in (a[1], b)]
         charted = options.html and not shapes[0].isdisjoint(shapes[1])
         _require_comparable(comparison, force=options.force, charted=charted)

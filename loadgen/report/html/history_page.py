@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from loadgen.report.history import Trend
+from loadgen.report.history import Trend, TrendPoint
 from loadgen.report.history_document import RUNS, NamedRun, trend_section
 from loadgen.report.html.charts import ACCENT, SECOND, chart_text, styled
 from loadgen.report.html.page import Figures, opening, page, placed, rendered, section
@@ -30,28 +30,7 @@ def trend_figure(trend: Trend) -> go.Figure:
     for counts, name in ((True, "a run"), (False, "a run in doubt")):
         shown = [(place, point) for place, point in enumerate(trend.points, 1) if point.counts is counts]
         if shown:
-            colour = ACCENT if counts else SECOND
-            points = [point for _, point in shown]
-            figure.add_trace(
-                go.Scatter(
-                    x=[place for place, _ in shown],
-                    y=[point.value for point in points],
-                    error_y={
-                        "type": "data",
-                        "symmetric": False,
-                        "array": [point.high - point.value if point.high is not None else 0 for point in points],
-                        "arrayminus": [point.value - point.low if point.low is not None else 0 for point in points],
-                        "color": colour,
-                        "thickness": 1,
-                        "width": 3,
-                    },
-                    mode="markers",
-                    name=name,
-                    marker={"color": colour, "size": 8, "symbol": "circle" if counts else "circle-open"},
-                    text=[chart_text(f"{point.run}, vLLM {point.version or 'unknown'}") for point in points],
-                    hovertemplate="%{text}: %{y:.4g}<extra></extra>",
-                )
-            )
+            figure.add_trace(_runs(shown, name, ACCENT if counts else SECOND, open_marker=not counts))
     for version in trend.versions:
         places = [place for place, point in enumerate(trend.points, 1) if point.version == version.version]
         if version.value is not None and places:
@@ -69,3 +48,25 @@ def trend_figure(trend: Trend) -> go.Figure:
             )
     styled(figure, height=340).update_yaxes(title=chart_text(trend.title))
     return figure.update_xaxes(title="run, oldest first")
+
+
+def _runs(shown: Sequence[tuple[int, TrendPoint]], name: str, colour: str, *, open_marker: bool) -> go.Scatter:
+    points = [point for _, point in shown]
+    return go.Scatter(
+        x=[place for place, _ in shown],
+        y=[point.value for point in points],
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [point.high - point.value if point.high is not None else 0 for point in points],
+            "arrayminus": [point.value - point.low if point.low is not None else 0 for point in points],
+            "color": colour,
+            "thickness": 1,
+            "width": 3,
+        },
+        mode="markers",
+        name=name,
+        marker={"color": colour, "size": 8, "symbol": "circle-open" if open_marker else "circle"},
+        text=[chart_text(f"{point.run}, vLLM {point.version or 'unknown'}") for point in points],
+        hovertemplate="%{text}: %{y:.4g}<extra></extra>",
+    )

@@ -55,28 +55,7 @@ def timeline(result: Result) -> go.Figure | None:
         return None
     inner = len(rows) * _ROW_HEIGHT + (len(rows) - 1) * _GAP
     figure = make_subplots(rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=_GAP / inner)
-    row_titles = []
-    for number, row in enumerate(rows, start=1):
-        # Explain the colours; many lines are GPUs, from light to strong.
-        named = row.lines if 1 < len(row.lines) <= _MAX_NAMED_LINES else []
-        names = ", ".join(coloured(line.name, line.colour) for line in named)
-        text = f"<b>{chart_text(row.title)}</b>" + (f" \N{EN DASH} {names}" if names else "")
-        place = {"xref": "paper", "yref": f"y{number if number > 1 else ''} domain"}
-        row_titles.append(_above(text, x=0, yshift=3) | place)
-        for line in row.lines:
-            high = _scatter(line, line.columns[line.column])
-            lows = line.columns.get(f"{line.column}_min")
-            if lows is not None:
-                low = _scatter(line, lows).update(name=f"{chart_text(line.name)}, lowest", line={"width": 0.75})
-                figure.add_trace(low, row=number, col=1)
-                high.update(fill="tonexty")
-            figure.add_trace(high, row=number, col=1)
-        scale: dict[str, Any] = {"rangemode": "tozero", "nticks": 4}
-        if row.log:
-            scale = {"type": "log", "nticks": 4}
-        elif row.most is not None:
-            scale = {"range": [0, row.most * 1.04], "dtick": row.most / 2}
-        figure.update_yaxes(scale, row=number, col=1)
+    titles_of_rows = [_drawn(figure, row, number) for number, row in enumerate(rows, start=1)]
     margin = {"l": _LEFT, "r": 18, "t": _TOP, "b": _BOTTOM}
     styled(
         figure, height=inner + _TOP + _BOTTOM, layout={"margin": margin, "hovermode": "x unified", "showlegend": False}
@@ -85,7 +64,32 @@ def timeline(result: Result) -> go.Figure | None:
     # Set together: added one by one, plotly would validate all of them again each time.
     starts = [_mark(at, SECOND, "solid") for at in stage_starts_s(result).values()]
     events = [_mark(one.t_s, _MARKED[one.kind], "dot") for one in result.events if one.kind in _MARKED]
-    return figure.update_layout(annotations=[*row_titles, *_stage_names(result)], shapes=[*starts, *events])
+    return figure.update_layout(annotations=[*titles_of_rows, *_stage_names(result)], shapes=[*starts, *events])
+
+
+def _drawn(figure: go.Figure, row: Row, number: int) -> dict[str, Any]:
+    """Draw the lines and the axis of a row; return its title."""
+    for line in row.lines:
+        high = _scatter(line, line.columns[line.column])
+        lows = line.columns.get(f"{line.column}_min")
+        if lows is not None:
+            low = _scatter(line, lows).update(name=f"{chart_text(line.name)}, lowest", line={"width": 0.75})
+            figure.add_trace(low, row=number, col=1)
+            high.update(fill="tonexty")
+        figure.add_trace(high, row=number, col=1)
+
+    scale: dict[str, Any] = {"rangemode": "tozero", "nticks": 4}
+    if row.log:
+        scale = {"type": "log", "nticks": 4}
+    elif row.most is not None:
+        scale = {"range": [0, row.most * 1.04], "dtick": row.most / 2}
+    figure.update_yaxes(scale, row=number, col=1)
+
+    # Explain the colours; many lines are GPUs, from light to strong.
+    named = row.lines if 1 < len(row.lines) <= _MAX_NAMED_LINES else []
+    names = ", ".join(coloured(line.name, line.colour) for line in named)
+    text = f"<b>{chart_text(row.title)}</b>" + (f" \N{EN DASH} {names}" if names else "")
+    return _above(text, x=0, yshift=3) | {"xref": "paper", "yref": f"y{number if number > 1 else ''} domain"}
 
 
 def _rows(result: Result) -> list[Row]:

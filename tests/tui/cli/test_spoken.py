@@ -42,7 +42,7 @@ def test_a_stage_that_is_over_is_reported_with_its_figures_and_units() -> None:
     assert reported[-1].startswith("Stage 4 of 4 begins: 64 streams")
 
 
-def test_a_load_that_moves_is_told_by_its_ends() -> None:
+def test_a_moving_load_is_reported_by_its_ends() -> None:
     def moving(**target: Any) -> str:
         (stage, *_) = (snapshot := running(30.0)).stages
         ramp = replace(stage, target=replace(stage.target, moves=(1.0, 64.0), **target))
