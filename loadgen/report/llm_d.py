@@ -104,9 +104,9 @@ def _load(result: Result, stage: StageResult) -> dict[str, Any]:
     return {"metadata": _metadata(None, native), "standardized": standardized, "native": native}
 
 
-def _length(asked: object, stage_tokens: int) -> dict[str, Any]:
+def _length(requested: object, stage_tokens: int) -> dict[str, Any]:
     """A stage's length; `other` if the profile draws it from a distribution."""
-    return {"distribution": "other" if isinstance(asked, str) else "fixed", "value": stage_tokens}
+    return {"distribution": "other" if isinstance(requested, str) else "fixed", "value": stage_tokens}
 
 
 def _metadata(label: str | None, native: Mapping[str, Any]) -> dict[str, Any]:

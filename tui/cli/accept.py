@@ -113,10 +113,10 @@ def _settings(options: argparse.Namespace) -> AcceptSettings:
     """What the options ask for; raises `ProfileError`."""
     if options.profile is None and options.url is None:
         raise ProfileError("vramp accept: needs a profile, which says what the box must show")
-    asked = {"starts": options.starts, "burn_in": options.hours and f"{options.hours}h", "phases": options.phase}
+    requested = {"starts": options.starts, "burn_in": options.hours and f"{options.hours}h", "phases": options.phase}
     options.set = [
         *options.set,
-        *(f"accept.{key}={json.dumps(value)}" for key, value in asked.items() if value is not None),
+        *(f"accept.{key}={json.dumps(value)}" for key, value in requested.items() if value is not None),
     ]
     profile, where = profile_of(options)
     if profile.server.engine == "none":
