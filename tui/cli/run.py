@@ -60,7 +60,7 @@ def _show_version() -> NoReturn:
     from loadgen.build import version_words
 
     print_text(f"vramp {version_words()}")
-    sys.exit()
+    sys.exit(0)
 
 
 def headless(options: argparse.Namespace) -> int:
