@@ -152,7 +152,8 @@ class LogView(Panel):
         if self._book.search:
             legend.append((f"< {fmt.plain(self._book.search)} >  ", "found"))
         legend.append((f"{fmt.counted(len(self._book), 'line')}  ", "dim"))
-        legend.append(("follows", "good") if self._book.end is None else ("PAUSED, f follows", "warn"))
+        key = frame.keymap.get("log.follow", "f")
+        legend.append(("follows", "good") if self._book.end is None else (f"PAUSED, {key} follows", "warn"))
         return [titled("server log", tuple(legend), width), *(rows or no_log(frame))]
 
     @property

@@ -17,6 +17,7 @@ from tests.tui.painted import frame_of
 from tests.tui.scenes import afternoon, moment, playing, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
 from tui.charts.timeline import CAPACITY, MAX_MARKS, Timeline
+from tui.config import Config
 from tui.keys import PAGES, Page
 from tui.panels.frame import Panel
 from tui.screens.pages import PANEL_PAGES, copied_verdicts
@@ -95,6 +96,13 @@ def test_a_finding_that_needs_nothing_is_copied_without_a_remedy() -> None:
     finding = Finding("unlike-publication", "info", "another model", "figures differ")
     copied = copied_verdicts(frame_of(msgspec.structs.replace(running(), findings=(finding,))))
     assert "| another model: figures differ |" in copied
+
+
+async def test_a_log_that_stands_still_names_the_key_that_follows() -> None:
+    async with seated((80, 24), config=Config(keys={"log.follow": "f5"})) as seat:
+        await show_log(seat, 450)
+        await seat.press("6", "up")
+        assert "PAUSED, f5 follows" in seat.text
 
 
 async def show_log(seat: Seat, total: int) -> None:
