@@ -27,7 +27,7 @@ from loadgen.profile.schema import Profile
 from loadgen.record import acceptance
 from loadgen.report.tabular import Column
 from loadgen.run.accept.acceptance import Acceptance, AcceptSettings
-from loadgen.run.accept.live import views
+from loadgen.run.accept.phases import views
 from loadgen.schema.accept_view import AcceptView
 from loadgen.store.acceptance import demands_of
 

@@ -29,7 +29,7 @@ from loadgen.report.compare import compare_runs
 from loadgen.report.html.compare import compare_page
 from loadgen.report.html.run_page import html_report
 from loadgen.run.accept.acceptance import Acceptance, AcceptSettings
-from loadgen.run.accept.live import views
+from loadgen.run.accept.phases import views
 from loadgen.run.operations import Abort, Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.run import Run

@@ -36,8 +36,7 @@ from loadgen.profile.document import load_profile
 from loadgen.record.record import Record
 from loadgen.report.tabular import Column
 from loadgen.run.settings import RunSettings
-from loadgen.run.shown_stages import ShownStages
-from loadgen.run.view import snapshot_of
+from loadgen.run.view import ShownStages, snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.schema.deltas import ClientDelta, EncodedHistogram, StageDelta
 from loadgen.schema.engine import EngineView

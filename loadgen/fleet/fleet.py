@@ -16,24 +16,18 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from heapq import nlargest
+from operator import attrgetter
 
 import msgspec
 
 from loadgen.errors import WorkerError
 from loadgen.fleet.host import Host, LocalHost
-from loadgen.fleet.merge import (
-    merge_clients,
-    merge_sessions,
-    open_streams,
-    rows_by_worker,
-    seconds_behind,
-)
-from loadgen.fleet.tick import FleetTick
 from loadgen.fleet.worker import Worker
-from loadgen.metrics.stage import merge_stages
+from loadgen.metrics.stage import ClientMetrics, merge_stages
 from loadgen.plan.stage import Stage, workers_for
-from loadgen.schema.deltas import StageDelta
-from loadgen.schema.journal import HostTick
+from loadgen.schema.deltas import MAX_SESSION_ROWS, ClientDelta, SessionsNow, StageDelta, StreamRow
+from loadgen.schema.journal import HostTick, TickNumbers
 from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
 from loadgen.worker.realtime import waited_ns
@@ -43,6 +37,19 @@ from loadgen.workload.arrivals import share_of
 _MAX_CHECK_S = 2 * TICK_NS / 1e9
 _ENOUGH_TOKENS = 100  # to estimate the time per token
 _ANSWERED = "all requests were answered"
+
+
+class FleetTick(TickNumbers, frozen=True, kw_only=True):
+    """What all workers did in a tick, merged."""
+
+    first_wave_waiting: int | None
+    """Streams of the first wave without a first token; None until the stage has begun on every worker."""
+    finished: int | None  # the running stage, once all requests of every live worker have been answered
+    finished_why: str
+    deaths: tuple[str, ...] = ()  # one message for each worker that died since the last tick
+    news: tuple[str, ...] = ()  # other messages about the workers
+    clock_moves: tuple[tuple[str, int], ...] = ()  # hosts whose clock was moved, and by how many nanoseconds
+    rows: dict[int, list[StreamRow]]  # of the streams that ended, by worker, if rows are wanted
 
 
 class Fleet:
@@ -422,3 +429,46 @@ class Fleet:
 
 def _last_ticks(workers: Sequence[Worker]) -> list[Tick]:
     return [worker.last for worker in workers if worker.alive and worker.last is not None]
+
+
+def merge_clients(ticks: Sequence[Tick], *, workers_lost: int) -> ClientDelta:
+    client = ClientMetrics()
+    for tick in ticks:
+        client.add(tick.client)
+    return msgspec.structs.replace(client.encode(), workers_lost=workers_lost)
+
+
+def open_streams(last: Sequence[Tick]) -> tuple[Counter[int], Counter[int]]:
+    """The open streams by stage, and how many of them count in that stage's `sent`."""
+    open_stages, open_sent = Counter[int](), Counter[int]()
+    for tick in last:
+        open_stages.update(tick.open_stages)
+        if tick.running is not None:
+            open_sent[tick.running] += tick.open_sent
+    return open_stages, open_sent
+
+
+def merge_sessions(last: Sequence[Tick]) -> SessionsNow | None:
+    """The sessions of all workers; None if none has any."""
+    known = [tick.sessions for tick in last if tick.sessions is not None]
+    if not known:
+        return None
+    counts = {
+        name: sum(getattr(one, name) for one in known) for name in SessionsNow.__struct_fields__ if name != "rows"
+    }
+    rows = (row for one in known for row in one.rows)
+    return SessionsNow(**counts, rows=nlargest(MAX_SESSION_ROWS, rows, key=attrgetter("context_tokens")))
+
+
+def rows_by_worker(ticks: Sequence[Tick]) -> dict[int, list[StreamRow]]:
+    rows: dict[int, list[StreamRow]] = {}
+    for tick in ticks:
+        if tick.rows:
+            rows.setdefault(tick.worker, []).extend(tick.rows)
+    return rows
+
+
+def seconds_behind(last: Sequence[Tick]) -> float:
+    """The age of the slowest worker's last tick."""
+    oldest = min((tick.number for tick in last), default=None)
+    return 0.0 if oldest is None else round(max(0.0, (time.monotonic_ns() - oldest * TICK_NS) / 1e9), 3)

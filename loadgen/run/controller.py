@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadgen.errors import ProfileError
-from loadgen.fleet.fleet import Fleet
-from loadgen.fleet.tick import FleetTick
+from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.plan.from_here import plan_from_here
 from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage

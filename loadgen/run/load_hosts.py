@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ClusterError
+from loadgen.fleet.fleet import FleetTick
 from loadgen.fleet.host import Host, LocalHost
-from loadgen.fleet.tick import FleetTick
 from loadgen.profile.schema import Cluster
 from loadgen.run.placement import place_workers
 from loadgen.schema.journal import ClockMoved, HostsJoined, WorkersPlaced

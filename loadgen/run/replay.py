@@ -19,8 +19,7 @@ from loadgen.profile import BASE
 from loadgen.record.record import Record
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
-from loadgen.run.shown_stages import ShownStages
-from loadgen.run.view import load_view, snapshot_of
+from loadgen.run.view import ShownStages, load_view, snapshot_of
 from loadgen.schema.journal import Happened, Line, RunStarted, Ticked, time_of
 from loadgen.schema.result import RESULT
 from loadgen.schema.snapshot import SNAPSHOT_S, InstanceView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot

@@ -22,18 +22,15 @@ from loadgen.plan.from_profile import next_stages, stages_of
 from loadgen.plan.stage import Stage
 from loadgen.run import operations
 from loadgen.run.alerts import Alerts
-from loadgen.run.baseline_watch import BaselineWatch
 from loadgen.run.controller import LoadController
-from loadgen.run.evidence import Scene, gpu_table
-from loadgen.run.evidence_watch import EvidenceWatch
+from loadgen.run.evidence import EvidenceWatch, Scene, gpu_table
 from loadgen.run.hardware import HardwareWatch
 from loadgen.run.load_hosts import LoadHosts
 from loadgen.run.remote import SnapshotServer, points_of
 from loadgen.run.servers import Servers
 from loadgen.run.session import Session
 from loadgen.run.settings import RunSettings
-from loadgen.run.shown_stages import ShownStages
-from loadgen.run.view import load_view, snapshot_of
+from loadgen.run.view import BaselineWatch, ShownStages, load_view, snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.schema.journal import encode_line
 from loadgen.schema.result import Result

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.distributions import REPLAY
-from loadgen.fleet.tick import FleetTick
+from loadgen.fleet.fleet import FleetTick
 from loadgen.plan.stage import Stage
 from loadgen.record.stage import StageRecord
 from loadgen.run.stage_end import OverloadDetector, Transient, enough, ttft_of

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, WorkerError
-from loadgen.fleet.fleet import Fleet
-from loadgen.fleet.tick import FleetTick
+from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.format import NO_LOAD, harmless, plain
 from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
 from loadgen.record.record import Record

@@ -9,35 +9,166 @@ import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.format import NO_LOAD, count, counted, number
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.stall import NO_OUTPUT, STALLED
 from loadgen.metrics.verdicts import flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
-from loadgen.record.curve import distribution_of
+from loadgen.record.curve import LoadCurve, distribution_of, recorded_distribution
+from loadgen.record.figures import Baseline, LoadShape, compared_with, load_requested
 from loadgen.record.hardware import HardwareRecord, full_host_share
 from loadgen.record.output import answer_verdicts
 from loadgen.record.record import Record
 from loadgen.record.slo import tier_results
 from loadgen.record.stage import StageRecord
-from loadgen.record.stage_result import limit_facts, mean_of, requests_of
+from loadgen.record.stage_result import (
+    limit_facts,
+    mean_of,
+    requests_of,
+    server_sockets,
+    stage_compute,
+    stage_energy,
+    stage_hardware,
+)
 from loadgen.record.verdicts import session_verdicts, token_verdicts
 from loadgen.report.assessment import by_text
 from loadgen.report.output import is_of_output, output_words
-from loadgen.run.baseline_watch import BaselineWatch
-from loadgen.run.shown_stages import ShownStages
+from loadgen.schema.comparison import BaselineView
 from loadgen.schema.deltas import MAIN_LATENCIES, OUTCOMES
-from loadgen.schema.engine import EngineView, OthersTraffic
+from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic
 from loadgen.schema.finding import Verdict
-from loadgen.schema.hardware_result import ComputeResult
+from loadgen.schema.hardware_result import ComputeResult, EnergyResult
 from loadgen.schema.journal import StageLoad
+from loadgen.schema.result import CurvePoint, StageHardware, StageResult
 from loadgen.schema.shared import Milestone, RunState
-from loadgen.schema.snapshot import ClientView, GpuView, LoadView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
+from loadgen.schema.snapshot import (
+    ClientView,
+    Distribution,
+    GpuView,
+    LoadView,
+    Phase,
+    ReplayView,
+    SeriesPoint,
+    ServerView,
+    Snapshot,
+)
 
 _CPU_POINTS = 8
 _SERVING: tuple[Phase, ...] = ("running", "paused", "draining", "holding")
+_SETTLED_S = 5.0  # after a stage's end: by then the last GPU sample and the engine's figures are there
+_COMPARED_EVERY_S = 1.0
 _QUIET_S = 10.0  # longer than most prefills
 _MAX_FAILED = 0.1  # of the streams that ended in the last seconds; with more, the run is failing
+
+
+class ShownStages:
+    """The figures of a record's stages; those of a complete stage are computed once."""
+
+    def __init__(self) -> None:
+        self._settled: dict[int, StageResult] = {}
+        self._curve = LoadCurve()
+        self._unsettled: dict[int, LoadCurve] = {}
+        self._energy: dict[int, tuple[int, EnergyResult | None]] = {}
+
+    def of(self, record: Record) -> tuple[StageResult, ...]:
+        return tuple(self._figures(index, stage, record) for index, stage in record.stages.items())
+
+    def curve(self) -> tuple[CurvePoint, ...]:
+        """The load curve of all stages, as `of` saw them."""
+        return self._curve.points(self._unsettled.values())
+
+    def _figures(self, index: int, stage: StageRecord, record: Record) -> StageResult:
+        if index in self._settled:
+            return self._settled[index]
+        self._unsettled[index] = LoadCurve([stage])
+        tick, hardware = record.last_tick, record.hardware
+        if (
+            stage.ended is not None
+            and tick is not None
+            and index not in tick.open_stages
+            and tick.t_s > stage.ended.t_s + _SETTLED_S
+        ):
+            machine = replace(stage_hardware(stage, hardware), gpu=[], host={})
+            self._settled[index] = record.stage_result(stage, machine, with_hdr=False)
+            self._curve.add(stage)
+            del self._unsettled[index]
+            self._energy.pop(index, None)
+            return self._settled[index]
+        machine = StageHardware(
+            energy=self._energy_of(index, stage, record),
+            compute=stage_compute(stage, hardware),
+            sockets=server_sockets(stage, hardware),
+        )
+        figures = record.stage_result(stage, machine, with_hdr=False)
+        if stage.ended is not None:
+            return figures
+        # Of a stage that runs, the latest seconds where there are no figures of the whole yet.
+        engine = _last_seconds(record.engine) if stage.started.no_load else None
+        needs_s, planned_s = stage.e2e_needs_s, stage.started.duration_s
+        if needs_s is not None and planned_s is not None:  # beyond its planned end
+            needs_s = max(0.0, needs_s - max(0.0, planned_s - stage.window_s))
+        return replace(
+            figures, stop_reason="", others=record.others, engine=stage.engine or engine, e2e_needs_s=needs_s
+        )
+
+    def _energy_of(self, index: int, stage: StageRecord, record: Record) -> EnergyResult | None:
+        """The energy of an unsettled stage, computed once per GPU sample."""
+        samples = stage.hardware_samples.count
+        if self._energy.get(index, (None,))[0] != samples:
+            self._energy[index] = (samples, stage_energy(stage, record.hardware))
+        return self._energy[index][1]
+
+
+def _last_seconds(engine: EngineView | None) -> EngineStage | None:
+    """The engine's view in the form of a stage's figures."""
+    if engine is None or engine.between_s is None:
+        return None
+    span_s = engine.between_s[1] - engine.between_s[0]
+    rates = (engine.requests_per_s, engine.prompt_tokens_per_s, engine.generation_tokens_per_s)
+    requests, prompt, generation = (None if rate is None else round(rate * span_s) for rate in rates)
+    return EngineStage(
+        latency_ms=engine.latency_ms,
+        requests=requests,
+        prompt_tokens=prompt,
+        generation_tokens=generation,
+        errors=engine.errors,
+        between_s=engine.between_s,
+    )
+
+
+class BaselineWatch:
+    """Compares the running or last stage of a record with the baseline, once a second."""
+
+    def __init__(self, baseline: Baseline) -> None:
+        self._baseline = baseline
+        self._known: tuple[int, float, BaselineView] | None = None
+        self._distributions: dict[LoadShape, Distribution] = {}
+
+    def view(self, record: Record) -> BaselineView | None:
+        """The comparison as of now; None before the first stage has figures."""
+        stage = record.shown
+        if stage is None or record.last_tick is None or not stage.counters["completed"]:
+            return None
+        index, now_s = stage.started.index, record.last_tick.t_s
+        if self._known is not None and self._known[0] == index and now_s < self._known[1] + _COMPARED_EVERY_S:
+            return self._known[2]
+        # Its energy is known only when it is over.
+        result = record.stage_result(stage, StageHardware(), with_hdr=False)
+        model = record.server.model if record.server is not None else None
+        view = compared_with(self._baseline, result, model, stage.metrics.latency)
+        self._known = (index, now_s, view)
+        return view
+
+    def distribution(self, record: Record) -> Distribution | None:
+        """The baseline's latency distributions under the same load; None if it has no such stage."""
+        load = load_requested(record.shown.started) if record.shown is not None else None
+        if load is None or load not in self._baseline.stages:
+            return None
+        if load not in self._distributions:
+            measured = self._baseline.stages[load]
+            self._distributions[load] = recorded_distribution(self._baseline.name, measured)
+        return self._distributions[load]
 
 
 def snapshot_of(

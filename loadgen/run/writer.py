@@ -21,7 +21,7 @@ import psutil
 
 import loadgen
 from loadgen.errors import VrampError
-from loadgen.fleet.tick import FleetTick
+from loadgen.fleet.fleet import FleetTick
 from loadgen.masking import masked
 from loadgen.record.figures import with_baseline
 from loadgen.record.record import Record

@@ -14,7 +14,7 @@ from typing import Any
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.run.accept.acceptance import Acceptance, AcceptSettings
-from loadgen.run.accept.live import views
+from loadgen.run.accept.phases import views
 from loadgen.schema.accept_view import AcceptView
 from loadgen.store.acceptance import demands_of, read_lines
 

@@ -15,9 +15,8 @@ import pytest
 from loadgen.errors import WorkerError
 from loadgen.fleet import fleet as fleet_module
 from loadgen.fleet import host, worker
-from loadgen.fleet.fleet import Fleet
+from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.fleet.host import LocalHost
-from loadgen.fleet.tick import FleetTick
 from loadgen.metrics.stage import StageMetrics
 from loadgen.plan.stage import Stage
 from loadgen.stream.request import RequestTemplate, ServerAddress, common_fields, request_template

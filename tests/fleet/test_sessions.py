@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.fleet.tick import FleetTick
+from loadgen.fleet.fleet import FleetTick
 from loadgen.schema.deltas import SESSION_COUNTERS
 from loadgen.stream.request import RequestTemplate, SessionHeaders, common_fields, request_template
 from loadgen.workload.sessions.data import SessionData, Sessions

@@ -27,7 +27,7 @@ from loadgen.cluster.ssh import HostProcess, find_vramp
 from loadgen.errors import ServerError, TelemetryError
 from loadgen.fleet.host import Host, Pipe
 from loadgen.fleet.worker import Worker
-from loadgen.run.canary_requests import METHODS, read_answer, read_score
+from loadgen.run.canary import METHODS, read_answer, read_score
 from loadgen.run.metrics_port import _Handler
 from loadgen.run.operations import Operation
 from loadgen.run.remote import SnapshotServer, _read

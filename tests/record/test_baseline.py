@@ -7,7 +7,7 @@ from loadgen.record.curve import distribution_of
 from loadgen.record.figures import baseline_of, with_baseline
 from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
-from loadgen.run.baseline_watch import BaselineWatch
+from loadgen.run.view import BaselineWatch
 from loadgen.schema.comparison import BaselineView
 from loadgen.schema.deltas import ClientDelta
 from loadgen.schema.journal import ServerChanged, Ticked

@@ -19,8 +19,7 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.record.quote import quote_of
 from loadgen.record.record import Record
 from loadgen.report.assessment import assessment
-from loadgen.run.shown_stages import ShownStages
-from loadgen.run.view import snapshot_of
+from loadgen.run.view import ShownStages, snapshot_of
 from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
 from loadgen.schema.journal import (
     CanaryMeasured,

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from loadgen.record.record import Record
 from loadgen.report.prometheus import KEPT_S, ExportedState, metric_families, moment_of
-from loadgen.run.shown_stages import ShownStages
+from loadgen.run.view import ShownStages
 from loadgen.schema.engine import EngineLatencyMs, EngineView, OthersTraffic
 from loadgen.schema.finding import Verdict
 from loadgen.schema.journal import StageEnded, StageStarted

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.run.canary_requests import METHODS, TEXTS, answer_request, read_answer, read_score, score_request
+from loadgen.run.canary import METHODS, TEXTS, answer_request, read_answer, read_score, score_request
 from loadgen.schema.output import ScoreMethod
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 1}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.fleet.tick import FleetTick
+from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import StageMetrics
 from loadgen.plan.stage import Measured, Stage

@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.metrics import stall
 from loadgen.record.record import Record
-from loadgen.run import engine_watch, evidence, evidence_watch
+from loadgen.run import engine_watch, evidence
 from loadgen.run import run as run_module
 from loadgen.run.operations import SetConcurrency, Stop, TakeEvidence
 from loadgen.schema.result import Result
@@ -141,12 +141,12 @@ def _twice(snapshot: Snapshot) -> bool:
 
 
 async def test_no_more_than_a_few_are_taken_and_a_full_disk_costs_only_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence_watch, "MAX_A_RUN", 1)
+    monkeypatch.setattr(evidence, "MAX_A_RUN", 1)
 
     async def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(evidence_watch, "take_evidence", full)
+    monkeypatch.setattr(evidence, "take_evidence", full)
     asked = in_turn((flowing, TakeEvidence()), (_full, TakeEvidence()), (_refused, Stop()))
     _, result, _ = await shown(hanging("reset:share=0"), asked)
     assert any(text.endswith("evidence: no evidence: No space left on device") for text in texts(result))

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from loadgen.record.record import Record
-from loadgen.run.shown_stages import ShownStages
-from loadgen.run.view import _compute, _quiet_words, load_headline, load_view, phase_headline, snapshot_of
+from loadgen.run.view import ShownStages, _compute, _quiet_words, load_headline, load_view, phase_headline, snapshot_of
 from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.engine import EngineView
 from loadgen.schema.journal import DevicesChosen, ServerChanged, StageEnded, TelemetryChanged, Ticked

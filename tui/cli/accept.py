@@ -17,8 +17,7 @@ from loadgen.report.certificate import criterion_line, headline
 from loadgen.report.html.certificate import PAGE, verify_page
 from loadgen.report.junit import certificate_suites, write_ctrf, write_junit
 from loadgen.run.accept.acceptance import Acceptance, AcceptSettings, began_alike
-from loadgen.run.accept.live import views
-from loadgen.run.accept.phases import identity_of, look_at_box
+from loadgen.run.accept.phases import identity_of, look_at_box, views
 from loadgen.schema.accept_view import AcceptView
 from loadgen.schema.certificate import AcceptBegan, AcceptResumed, Demand, Outcome
 from loadgen.store.acceptance import CERTIFICATE, LINES, demands_of, read_certificate, verify

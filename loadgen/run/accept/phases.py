@@ -3,37 +3,46 @@
 A phase looks at what is done already and does the rest, so that it can be continued at any moment; how it ended is its
 `PhaseOutcome`, None if it was interrupted. A server that fails twice in a phase ends that phase, and those after it
 that need a server are left out.
+
+Phase output asks questions with one right answer under load: an engine may be wrong in a stable way, idle and loaded.
+Each answer is a line of its own, so that those given before an interruption count, and only the others are asked again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from loadgen.criteria import PhaseName
-from loadgen.errors import ProfileError
+from loadgen.criteria import EXACT_MATCH, PhaseName
+from loadgen.errors import ProfileError, ServerError
 from loadgen.masking import masked
 from loadgen.places import write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.load import PlanSettings, StageSettings
 from loadgen.profile.schema import Profile
+from loadgen.report.html.certificate import write_certificate
 from loadgen.run.accept.acceptance import Acceptance, Companion
-from loadgen.run.accept.evaluation import ask_questions, unanswered
+from loadgen.run.operations import Abort
+from loadgen.run.run import Run
+from loadgen.schema.accept_view import AcceptView
 from loadgen.schema.certificate import (
     AcceptBegan,
     AcceptResumed,
     BoxIdentity,
     BoxSeen,
+    Certificate,
     Counted,
     FactFound,
     GpuIdentity,
+    Judged,
     PhaseBegan,
     PhaseEnded,
     ProbesRun,
@@ -43,6 +52,7 @@ from loadgen.schema.samples import Examination, GpuExam, ProbeResult
 from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.vllm.installation import installed_version, python_of
+from loadgen.store.acceptance import certificate_of
 from loadgen.store.growing import writing
 from loadgen.telemetry.examine import Pace, examine
 from loadgen.telemetry.probes import PROBES, run_probes
@@ -53,7 +63,15 @@ PROBE_OUTPUT = "probes"
 PACE = Pace()
 MAX_FAILURES = 2  # of a server, in one phase
 _FIRST_REQUESTS = 2
+_LOOK_S = 1.0
+_JUDGE_S = 2.0  # after new lines
+_JUDGE_RUN_S = 10.0  # while only the run that goes on has something new
 MAX_OUTPUT_S = 3600.0
+AT_ONCE = 4  # questions; few, so that the load stays what it is
+_MAX_ANSWER_TOKENS = 512
+_ANSWER_TIMEOUT_S = 300.0
+_PAUSE_S = 1.0
+_MIN_CANARIES = 10  # under load, though all questions were answered before
 _MIN_BURN_IN_SHARE = 0.01  # less of it is not worth another start
 
 
@@ -343,6 +361,57 @@ def _first_requests(acceptance: Acceptance, cache: str) -> Profile:
     return profile.model_copy(update=changes)
 
 
+def unanswered(acceptance: Acceptance) -> list[int]:
+    """The numbers of the questions that have no answer yet, from 0."""
+    answered = {line.subject for line in acceptance.lines if isinstance(line, Counted) and line.figure == EXACT_MATCH}
+    return [number for number in range(len(acceptance.questions)) if _subject(number) not in answered]
+
+
+async def ask_questions(acceptance: Acceptance, run: Run) -> None:
+    """Ask what has no answer yet, a few at once; returns when all is asked and canaries had their time, too.
+
+    What fails is asked again in another run; if that is this one, no answer is a wrong answer.
+    """
+    questions, numbers = acceptance.questions, iter(unanswered(acceptance))
+    failures: dict[int, str] = {}
+
+    async def ask_one_by_one() -> None:
+        for number in numbers:
+            question = questions[number]
+            try:
+                answer = await run.ask(question.prompt, max_tokens=_MAX_ANSWER_TOKENS, timeout_s=_ANSWER_TIMEOUT_S)
+            except ServerError as error:
+                failures[number] = str(error)
+                await asyncio.sleep(_PAUSE_S)  # the server may just have died
+            else:
+                right = question.is_answered_by(answer)
+                _note(acceptance, number, right=right, text="" if right else f"{question.prompt} {answer}")
+
+    canaries_s = _MIN_CANARIES * acceptance.settings.profile.canary.interval_s
+    await asyncio.gather(asyncio.sleep(canaries_s), *(ask_one_by_one() for _ in range(AT_ONCE)))
+    if acceptance.complete("output"):
+        for number, why in failures.items():
+            _note(acceptance, number, right=False, text=f"no answer: {why}")
+
+
+def _note(acceptance: Acceptance, number: int, *, right: bool, text: str) -> None:
+    acceptance.write(
+        Counted(
+            unix_s=time.time(),
+            phase="output",
+            figure=EXACT_MATCH,
+            subject=_subject(number),
+            count=int(right),
+            trials=1,
+            text=text,
+        )
+    )
+
+
+def _subject(number: int) -> str:
+    return f"question {number + 1}"
+
+
 def _answers_left(acceptance: Acceptance) -> bool:
     return bool(unanswered(acceptance)) or not acceptance.complete("output")
 
@@ -411,3 +480,45 @@ def left_s(acceptance: Acceptance) -> float:
     }
     ordered = (runs[name] for name in acceptance.phases if name in runs)
     return sum((max(0, count) * (start_s + load_s) for count, load_s in ordered), start=0.0)
+
+
+async def views(acceptance: Acceptance) -> AsyncIterator[AcceptView]:
+    """Carry an acceptance out, and yield its state whenever it has changed; the last has the certificate as written.
+
+    Raises `VrampError` if it cannot go on; what was measured until then is judged, too.
+    """
+    work = asyncio.create_task(carry_out(acceptance))
+    certificate, judged_lines, judged_at_s = None, 0, 0.0
+    try:
+        while not work.done():
+            acceptance.changed.clear()
+            since_s = time.monotonic() - judged_at_s
+            if certificate is None or since_s >= (_JUDGE_S if len(acceptance.lines) != judged_lines else _JUDGE_RUN_S):
+                judged_lines, judged_at_s = len(acceptance.lines), time.monotonic()
+                certificate = await asyncio.to_thread(certificate_of, acceptance.folder, acceptance.live)
+            yield _view(acceptance, certificate)
+            news = asyncio.create_task(acceptance.changed.wait())
+            await asyncio.wait({work, news}, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+    finally:
+        if not work.done():
+            acceptance.apply(Abort())
+        await asyncio.wait({work})  # no server may be left behind
+        work.exception()  # retrieved, or asyncio prints its traceback if the certificate cannot be written
+        acceptance.write(Judged(unix_s=time.time()))
+        certificate = await asyncio.to_thread(write_certificate, acceptance.folder)
+        acceptance.close()
+    work.result()
+    yield _view(acceptance, certificate, over=True)
+
+
+def _view(acceptance: Acceptance, certificate: Certificate, *, over: bool = False) -> AcceptView:
+    return AcceptView(
+        certificate,
+        acceptance.phase,
+        acceptance.run_folder.name if acceptance.run_folder is not None else "",
+        acceptance.snapshot,
+        left_s(acceptance),
+        ending=acceptance.stopping.is_set(),
+        over=over,
+    )
