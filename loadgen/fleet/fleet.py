@@ -302,7 +302,13 @@ class Fleet:
             lambda: bool(self._ready) and all(worker.has_ticked for worker in self._ready),
             deadline_s - time.monotonic(),
         )
-        self._check_standstill(round(deadline_s * 1e9))
+        # Did this process stand still while it waited for the tick that was due?
+        due_ns = round(deadline_s * 1e9)
+        busy_before_ns, self._busy_ns = self._busy_ns, time.process_time_ns() + waited_ns()
+        still_ns = standstill_ns(due_ns, self._busy_ns - busy_before_ns)
+        if still_ns:
+            self._standstills.append((due_ns, due_ns + still_ns))
+
         self._check_silence()
         tick = self._merge()
         self._held_s += tick.held * tick.span_s
@@ -328,27 +334,35 @@ class Fleet:
             merge_stages([worker.stages for worker in self._workers if worker.instance == server], peak=sum)
             for server in range(self._servers)
         )
-        open_stages, open_sent = open_streams(last)
+        open_stages, open_sent = Counter[int](), Counter[int]()  # streams by stage, and those that count in its `sent`
+        for now in last:
+            open_stages.update(now.open_stages)
+            if now.running is not None:
+                open_sent[now.running] += now.open_sent
         before, self._last_number = self._last_number, max((tick.number for tick in ticks), default=self._last_number)
         finished_why = self._finished_why()
         moved_before, self._moved_ns = self._moved_ns, {host.name: host.moved_ns for host in self._hosts}
         moves = ((name, moved_ns - moved_before.get(name, 0)) for name, moved_ns in self._moved_ns.items())
         news, self._news = tuple(self._news), []
+        rows: dict[int, list[StreamRow]] = {}
+        for tick in ticks:
+            if tick.rows:
+                rows.setdefault(tick.worker, []).extend(tick.rows)
         return FleetTick(
             span_s=(self._last_number - before if before else 1) * TICK_NS / 1e9,
-            behind_s=seconds_behind(last),
+            behind_s=_seconds_behind(last),
             stages=merge_stages([*instances, self._take_no_load_windows()], peak=sum),
             instances=instances if self._servers > 1 else (),
             hosts=self._host_ticks(Counter(worker.host.name for worker, _ in died)),
             client=msgspec.structs.replace(
-                merge_clients(ticks, workers_lost=len(died)), stood_still_ns=self._take_standstill(ticks)
+                _merge_clients(ticks, workers_lost=len(died)), stood_still_ns=self._take_standstill(ticks)
             ),
             held=sum(tick.held for tick in last),
             most_held=sum(worker.most_held for worker in self._workers),
             queued=sum(tick.queued for tick in last),
             open_stages=dict(open_stages),
             open_sent=dict(open_sent),
-            sessions=merge_sessions(last),
+            sessions=_merge_sessions(last),
             first_wave_waiting=self._first_wave_waiting(),
             finished=self._running if finished_why else None,
             finished_why=finished_why,
@@ -357,15 +371,8 @@ class Fleet:
             clock_moves=tuple((name, by_ns) for name, by_ns in moves if by_ns),
             rss_bytes=sum(tick.rss_bytes for tick in last),
             sharing=self._sharing_among(self._workers),
-            rows=rows_by_worker(ticks),
+            rows=rows,
         )
-
-    def _check_standstill(self, due_ns: int) -> None:
-        """Note that this process stood still while it waited for the tick that was due."""
-        busy_before_ns, self._busy_ns = self._busy_ns, time.process_time_ns() + waited_ns()
-        still_ns = standstill_ns(due_ns, self._busy_ns - busy_before_ns)
-        if still_ns:
-            self._standstills.append((due_ns, due_ns + still_ns))
 
     def _take_standstill(self, ticks: Sequence[Tick]) -> int:
         """How long workers or this process stood still; what several noticed at once is counted once."""
@@ -394,7 +401,7 @@ class Fleet:
             ticks.append(
                 HostTick(
                     stages=merge_stages([worker.stages for worker in workers], peak=sum),
-                    client=merge_clients(
+                    client=_merge_clients(
                         [tick for worker in workers for tick in worker.taken], workers_lost=died[host.name]
                     ),
                     held=sum(tick.held for tick in last),
@@ -431,24 +438,14 @@ def _last_ticks(workers: Sequence[Worker]) -> list[Tick]:
     return [worker.last for worker in workers if worker.alive and worker.last is not None]
 
 
-def merge_clients(ticks: Sequence[Tick], *, workers_lost: int) -> ClientDelta:
+def _merge_clients(ticks: Sequence[Tick], *, workers_lost: int) -> ClientDelta:
     client = ClientMetrics()
     for tick in ticks:
         client.add(tick.client)
     return msgspec.structs.replace(client.encode(), workers_lost=workers_lost)
 
 
-def open_streams(last: Sequence[Tick]) -> tuple[Counter[int], Counter[int]]:
-    """The open streams by stage, and how many of them count in that stage's `sent`."""
-    open_stages, open_sent = Counter[int](), Counter[int]()
-    for tick in last:
-        open_stages.update(tick.open_stages)
-        if tick.running is not None:
-            open_sent[tick.running] += tick.open_sent
-    return open_stages, open_sent
-
-
-def merge_sessions(last: Sequence[Tick]) -> SessionsNow | None:
+def _merge_sessions(last: Sequence[Tick]) -> SessionsNow | None:
     """The sessions of all workers; None if none has any."""
     known = [tick.sessions for tick in last if tick.sessions is not None]
     if not known:
@@ -460,15 +457,7 @@ def merge_sessions(last: Sequence[Tick]) -> SessionsNow | None:
     return SessionsNow(**counts, rows=nlargest(MAX_SESSION_ROWS, rows, key=attrgetter("context_tokens")))
 
 
-def rows_by_worker(ticks: Sequence[Tick]) -> dict[int, list[StreamRow]]:
-    rows: dict[int, list[StreamRow]] = {}
-    for tick in ticks:
-        if tick.rows:
-            rows.setdefault(tick.worker, []).extend(tick.rows)
-    return rows
-
-
-def seconds_behind(last: Sequence[Tick]) -> float:
+def _seconds_behind(last: Sequence[Tick]) -> float:
     """The age of the slowest worker's last tick."""
     oldest = min((tick.number for tick in last), default=None)
     return 0.0 if oldest is None else round(max(0.0, (time.monotonic_ns() - oldest * TICK_NS) / 1e9), 3)

@@ -128,17 +128,16 @@ class Worker:
         if not self.alive:
             return
         try:
-            self._take(messages.decode_tick(line))
+            tick = messages.decode_tick(line)
+            # Ticks are numbered by its machine's clock: a number ahead of it, or one that does not grow, is garbage. A
+            # tick may predate that clock's being set back.
+            self._ahead_ns = max(self._ahead_ns, self.host.offset_ns + self.host.uncertainty_ns)
+            latest = (time.monotonic_ns() + self._ahead_ns) // TICK_NS + 1
+            if tick.worker != self.number or not self._last_number < tick.number <= latest:
+                raise ValueError(f"tick {tick.number} of worker {tick.worker} after {self._last_number}")
         except UNDECODABLE as error:
             self.end(f"sent an invalid tick and was killed: {error}")
-
-    def _take(self, tick: Tick) -> None:
-        # Ticks are numbered by its machine's clock: a number ahead of it, or one that does not grow, is garbage. A tick
-        # may predate that clock's being set back.
-        self._ahead_ns = max(self._ahead_ns, self.host.offset_ns + self.host.uncertainty_ns)
-        latest = (time.monotonic_ns() + self._ahead_ns) // TICK_NS + 1
-        if tick.worker != self.number or not self._last_number < tick.number <= latest:
-            raise ValueError(f"tick {tick.number} of worker {tick.worker} after {self._last_number}")
+            return
         self._last_number = tick.number
         self.last = tick = self._on_our_clock(tick) if self.host.offset_ns else tick
         self._ticks.append(tick)
@@ -149,18 +148,16 @@ class Worker:
         after = self.last.number if self.last is not None else 0
         number = round(tick.number - self.host.offset_ns / TICK_NS)
         stages = {index: self._moments_on_our_clock(index, delta) for index, delta in tick.stages.items()}
-        self._take_back_moves(stages)
-        return msgspec.structs.replace(tick, number=max(after + 1, number), stages=stages)
 
-    def _take_back_moves(self, stages: dict[int, StageDelta]) -> None:
-        """Subtract from the time streams were held what its host's clock was set ahead since the last tick."""
+        # What its host's clock was set ahead since the last tick is no time for which streams were held.
         by_ns, self._moved_ns = self.host.moved_ns - self._moved_ns, self.host.moved_ns
-        if by_ns <= 0 or self.last is None:
-            return
-        for index, delta in stages.items():
-            if index == self.last.running and delta.window_start_ns is not None:
-                area_ns = delta.held_area_ns - by_ns * self.last.held
-                stages[index] = msgspec.structs.replace(delta, held_area_ns=area_ns)
+        if by_ns > 0 and self.last is not None:
+            for index, delta in stages.items():
+                if index == self.last.running and delta.window_start_ns is not None:
+                    area_ns = delta.held_area_ns - by_ns * self.last.held
+                    stages[index] = msgspec.structs.replace(delta, held_area_ns=area_ns)
+
+        return msgspec.structs.replace(tick, number=max(after + 1, number), stages=stages)
 
     def _moments_on_our_clock(self, index: int, delta: StageDelta) -> StageDelta:
         """The delta with its times on our clock; those repeated in every tick are converted once, so as not to move."""

@@ -62,7 +62,11 @@ def _stages_once(profile: Profile) -> list[Stage]:
     if plan.soak is not None:
         return [_stage(profile, StageSettings(**_settings(profile)[0], duration=plan.soak, label="soak"))]
     if plan.every is not None:
-        return _repeated(_stage(profile, StageSettings(concurrency=0)), plan.every)
+        # Cut into pieces; a stage without an end is one piece, repeated by its plan.
+        stage = _stage(profile, StageSettings(concurrency=0))
+        whole, rest_s = divmod(stage.duration_s or plan.every, plan.every)
+        lengths = [plan.every] * int(whole) + ([rest_s] if rest_s > _MIN_PIECE_S else [])
+        return [msgspec.structs.replace(stage, duration_s=length_s) for length_s in lengths]
     if plan.search is not None:
         return [search_stage(profile, value) for value in (search_start(profile), plan.most)]
     shapes: list[tuple[int | str, int | str]] = [*load.shapes] or [(load.isl, load.osl)]
@@ -220,13 +224,6 @@ def _rate(load: Load, own: StageSettings, points: tuple[tuple[float, float], ...
     if work.replay and work.data is not None:
         return work.data.records / max(work.data.span_s, 1e-3)
     return mean_rate(points) if points else explicit
-
-
-def _repeated(stage: Stage, every_s: float) -> list[Stage]:
-    """A stage cut into pieces of `every_s`; a stage without an end is one piece, repeated by its plan."""
-    whole, rest_s = divmod(stage.duration_s or every_s, every_s)
-    lengths = [every_s] * int(whole) + ([rest_s] if rest_s > _MIN_PIECE_S else [])
-    return [msgspec.structs.replace(stage, duration_s=length_s) for length_s in lengths]
 
 
 def _bounded(stage: Stage) -> Stage:

@@ -118,7 +118,11 @@ class _Fit:
     def __init__(self, points: Sequence[Point], degree: int) -> None:
         held = np.array([point.held for point in points])
         response = held / np.array([point.rate for point in points])
-        errors, self._known = _relative_errors(points)
+        # The relative errors of the throughputs, taken to be equal unless all are known. One estimated from few blocks
+        # can be too small by chance: none counts as less than half the typical one.
+        known = [point.error_percent / 100 for point in points if point.error_percent]
+        self._known = len(known) == len(points)
+        errors: Vector = np.maximum(known, np.median(known) / 2) if self._known else np.ones(len(points))
         design = np.vander(held, degree + 1, increasing=True) / (response * errors)[:, None]
         # The powers of concurrency are scaled to keep the inverse accurate.
         scale = np.abs(design).max(axis=0)
@@ -145,17 +149,6 @@ class _Fit:
     def betters(self, straight: _Fit) -> bool:
         """Whether it fits significantly better than a straight line: the F-test for one more coefficient."""
         return straight.rest - self.rest > self.quantile(_CURVED) ** 2 * self._spread
-
-
-def _relative_errors(points: Sequence[Point]) -> tuple[Vector, bool]:
-    """The relative errors of the throughputs, and whether they are known; otherwise all are equal.
-
-    An error estimated from few blocks can be too small by chance: none counts as less than half the typical one.
-    """
-    known = [point.error_percent / 100 for point in points if point.error_percent]
-    if len(known) < len(points):
-        return np.ones(len(points)), False
-    return np.maximum(known, np.median(known) / 2), True
 
 
 def _most_power(coefficients: Vector) -> float | None:

@@ -325,22 +325,19 @@ async def _gpus(scene: Scene) -> str:
 
 def gpu_table(samples: Iterable[GpuSample]) -> str:
     """What each GPU does, with its processes; empty without samples."""
-    return "\n".join(line for now in samples for line in _gpu_lines(now))
-
-
-def _gpu_lines(now: GpuSample) -> list[str]:
-    figures = ((now.gfx_percent, "% busy"), (now.power_w, " W"), (now.gfx_clock_mhz, " MHz"))
-    known = [f"{value:.0f}{unit}" for value, unit in figures if value is not None]
-    if now.hbm_used_bytes is not None:
-        known.append(f"{memory(now.hbm_used_bytes)} in use")
-    head = f"gpu {now.index}: {', '.join(known) or 'no figures'}"
-    if now.processes is None:
-        return [head, "  its processes are unknown"]
-    lines = [head]
-    for process in now.processes:
-        held = memory(process.hbm_bytes) if process.hbm_bytes is not None else ""
-        lines.append("  " + " ".join(filter(None, (str(process), process.user, held, process.command))))
-    return lines
+    lines = []
+    for now in samples:
+        figures = ((now.gfx_percent, "% busy"), (now.power_w, " W"), (now.gfx_clock_mhz, " MHz"))
+        known = [f"{value:.0f}{unit}" for value, unit in figures if value is not None]
+        if now.hbm_used_bytes is not None:
+            known.append(f"{memory(now.hbm_used_bytes)} in use")
+        lines.append(f"gpu {now.index}: {', '.join(known) or 'no figures'}")
+        if now.processes is None:
+            lines.append("  its processes are unknown")
+        for process in now.processes or ():
+            held = memory(process.hbm_bytes) if process.hbm_bytes is not None else ""
+            lines.append("  " + " ".join(filter(None, (str(process), process.user, held, process.command))))
+    return "\n".join(lines)
 
 
 async def _ras(_: Scene) -> str:

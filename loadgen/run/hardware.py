@@ -145,7 +145,11 @@ class HardwareWatch:
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while not self._ending.is_set():
-            await self._find_attached()
+            now_s, settings = time.monotonic(), self._servers().settings
+            if self._listing and settings.engine == "attach" and now_s >= self._search_at_s:
+                self._search_at_s = now_s + _SEARCH_EVERY_S
+                with contextlib.suppress(psutil.Error):  # a process has ended: the next search shows it
+                    self._attached = await asyncio.to_thread(attached_pids, settings.attached)
             await self._sample()
             # Not immediately after a late sample: a rate over a very short interval is meaningless.
             due_s = max(due_s + _PERIOD_S, loop.time() + _PERIOD_S / 2)
@@ -169,13 +173,6 @@ class HardwareWatch:
         if self._replay is not None or self._mode == "sim":  # these GPUs have no processes on this box
             return gpus
         return tuple(described(gpu, {*pids, *self._attached}) for gpu in gpus)
-
-    async def _find_attached(self) -> None:
-        now_s, settings = time.monotonic(), self._servers().settings
-        if self._listing and settings.engine == "attach" and now_s >= self._search_at_s:
-            self._search_at_s = now_s + _SEARCH_EVERY_S
-            with contextlib.suppress(psutil.Error):  # a process has ended: the next search shows it
-                self._attached = await asyncio.to_thread(attached_pids, settings.attached)
 
     def _choose(self, monitor: Monitor, pids: Collection[int]) -> None:
         """Record the GPUs of the servers once they are known; until then, list processes."""

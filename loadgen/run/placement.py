@@ -119,8 +119,14 @@ def place_workers(
     Slow: it examines every process of the machine. Raises `ProfileError` for CPUs that vramp may not use.
     """
     usable = frozenset(os.sched_getaffinity(0))
+    if wanted == ALL_CPUS:
+        return unpinned(usable, f'load.cpus = "{ALL_CPUS}"')
     if wanted is not None:
-        return _as_wanted(wanted, usable)
+        cpus = parse_cpus(wanted)
+        missing = format_cpus(cpus - usable)
+        if missing:
+            raise ProfileError(f"load.cpus: vramp may not use {missing}; its CPUs are {format_cpus(usable)}")
+        return Placement(format_cpus(cpus), True, "named in load.cpus")
     topology = read_topology()
     here = [url for url, address in zip(urls, addresses, strict=True) if is_this_machine(address.ip)]
     if not here:
@@ -130,16 +136,6 @@ def place_workers(
     if not server:
         return unpinned(usable, "the server's processes are hidden from this user")
     return placement(usable, server, topology.on_nodes_of(server), workers, topology)
-
-
-def _as_wanted(wanted: str, usable: Cpus) -> Placement:
-    if wanted == ALL_CPUS:
-        return unpinned(usable, f'load.cpus = "{ALL_CPUS}"')
-    cpus = parse_cpus(wanted)
-    missing = format_cpus(cpus - usable)
-    if missing:
-        raise ProfileError(f"load.cpus: vramp may not use {missing}; its CPUs are {format_cpus(usable)}")
-    return Placement(format_cpus(cpus), True, "named in load.cpus")
 
 
 def cpus_of(pids: Iterable[int]) -> Cpus:

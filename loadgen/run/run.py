@@ -291,7 +291,7 @@ class Run:
         self._enter("running")
         while not self._controller.over or self.settings.hold_open or session.load_lasts:
             await session.turn()
-            self._see_stall(session)
+            self._react_to_stall(session)
             self._enter(self._load_phase())
             if self._phase == "holding" and self._writer.written is None:
                 await session.load_is_over()
@@ -300,23 +300,22 @@ class Run:
         await self._hardware.settle()
         self._end("complete", "the plan is done")
 
-    def _see_stall(self, session: Session) -> None:
-        """Take the evidence of a stall, then do what the profile wants done about it."""
-        stall = self._writer.record.stall
-        self._evidence.see(stall, self._writer.clock_s())
-        wanted = session.servers.ours and session.settings.profile.server.on_stall == "restart"
-        if stall is not None and stall.is_certain and wanted and not self._evidence.is_taking:
-            self._restart_stalled(stall.words(self._writer.clock_s()))
+    def _react_to_stall(self, session: Session) -> None:
+        """Take the evidence of a stall, then restart the server if the profile wants that.
 
-    def _restart_stalled(self, words: str) -> None:
-        """Start a stalled server again; raises `ServerError` if that has not helped often enough."""
-        now_s = self._writer.clock_s()
+        Raises `ServerError` if restarts have not helped.
+        """
+        stall, now_s = self._writer.record.stall, self._writer.clock_s()
+        self._evidence.see(stall, now_s)
+        wanted = session.servers.ours and session.settings.profile.server.on_stall == "restart"
+        if stall is None or not stall.is_certain or not wanted or self._evidence.is_taking:
+            return
         recent = [at_s for at_s in self._stall_restarts_s if now_s - at_s < RESTARTS_WITHIN_S]
         if len(recent) == MAX_RESTARTS:
             self._is_given_up = True
             raise ServerError(
-                f"{words}; server.on_stall has restarted it {MAX_RESTARTS} times within {RESTARTS_WITHIN_S / 60:g} "
-                "minutes: look at the evidence of each stall"
+                f"{stall.words(now_s)}; server.on_stall has restarted it {MAX_RESTARTS} times within "
+                f"{RESTARTS_WITHIN_S / 60:g} minutes: look at the evidence of each stall"
             )
         self._stall_restarts_s = [*recent, now_s]
         self._restart(None, 'by server.on_stall = "restart"')

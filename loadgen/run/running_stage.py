@@ -113,15 +113,14 @@ class RunningStage:
                 held=tick.held, delta=tick.stages.get(index), output_tokens=tick.client.output_tokens
             )
         elif self.waits and lasted_s >= self.stage.warmup_s:
-            self._check_wave_and_drain(tick, lasted_s - self.stage.warmup_s)
+            filled = tick.first_wave_waiting == 0 or not self._waits_for_first_wave
+            drained = tick.held <= (self.stage.concurrency or 0) or not self._waits_for_drain
+            self._ready = self._ready or (tick.first_wave_waiting is not None and filled and drained)
+            max_fill_s = self.stage.duration_s or self._max_fill_s
+            is_late = lasted_s - self.stage.warmup_s > max_fill_s
+            self.late = self._waits_for_first_wave and not self._ready and is_late
         if self._overload is not None and self.saturated is None:
             self.saturated = self._judge(self._overload, tick, record, lasted_s)
-
-    def _check_wave_and_drain(self, tick: FleetTick, t_s: float) -> None:
-        filled = tick.first_wave_waiting == 0 or not self._waits_for_first_wave
-        drained = tick.held <= (self.stage.concurrency or 0) or not self._waits_for_drain
-        self._ready = self._ready or (tick.first_wave_waiting is not None and filled and drained)
-        self.late = self._waits_for_first_wave and not self._ready and t_s > (self.stage.duration_s or self._max_fill_s)
 
     def _judge(self, detector: OverloadDetector, tick: FleetTick, record: StageRecord, t_s: float) -> str | None:
         index = record.started.index

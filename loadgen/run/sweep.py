@@ -116,7 +116,7 @@ def result_path(folder: Path, variant: str) -> Path:
 
 
 def as_swept(profile: Profile, seed: int) -> Profile:
-    """The profile with the sweep's seed, and with a server that is stopped before the next one starts."""
+    """The profile with this seed, and with a server that is stopped before the next one starts."""
     load, server = profile.load.model_copy(update={"seed": seed}), profile.server.model_copy(update={"on_exit": "stop"})
     return profile.model_copy(update={"load": load, "server": server})
 

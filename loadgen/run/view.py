@@ -200,24 +200,15 @@ def snapshot_of(
     client = client_view(record, workers)
     found = gpu_verdicts(record.hardware.facts())
     verdicts = _verdicts(record, found)
-    stalled = next((one.text for one in verdicts if one.id in (STALLED, NO_OUTPUT) and phase in _SERVING), "")
-    if stalled:
-        text, healthy = stalled, False
-    elif phase == "running" and not server.exists:
-        text, healthy = _box_headline(verdicts, record.hardware)
-    elif phase == "running":
-        text, healthy = _running_headline(record, client, server, verdicts)
-    elif phase == "draining" and (quiet := _quiet_words(record)):
-        text, healthy = f"draining: {quiet}", False
-    else:
-        text, healthy = phase_headline(
-            phase,
-            server.milestones,
-            state=record.finished.state if record.finished is not None else ending,
-            reason=reason.partition("\n")[0],
-            waiting_for=waiting_for,
-            has_server=server.exists,
-        )
+    headline = _load_headline(record, phase, client, server, verdicts)
+    text, healthy = headline or phase_headline(
+        phase,
+        server.milestones,
+        state=record.finished.state if record.finished is not None else ending,
+        reason=reason.partition("\n")[0],
+        waiting_for=waiting_for,
+        has_server=server.exists,
+    )
     records, together, stages = list(record.stages.values()), None, shown.of(record)
     if records:
         still_open = sum(stage.open_sent for stage in records)
@@ -267,6 +258,22 @@ def snapshot_of(
         past=past,
         replay=replay,
     )
+
+
+def _load_headline(
+    record: Record, phase: Phase, client: ClientView, server: ServerView, verdicts: Sequence[Verdict]
+) -> tuple[str, bool] | None:
+    """The header's line for what the figures show, and whether all is well; None if the phase says more."""
+    stalled = next((one.text for one in verdicts if one.id in (STALLED, NO_OUTPUT) and phase in _SERVING), "")
+    if stalled:
+        return stalled, False
+    if phase == "running":
+        if not server.exists:
+            return _box_headline(verdicts, record.hardware)
+        return _running_headline(record, client, server, verdicts)
+    if phase == "draining" and (quiet := _quiet_words(record)):
+        return f"draining: {quiet}", False
+    return None
 
 
 def _gpu_views(hardware: HardwareRecord, found: Sequence[Verdict]) -> tuple[GpuView, ...]:
@@ -357,6 +364,11 @@ def load_view(
     if running is not None and running.started.steps:
         load = running.started.load_at(running.measured_s(t_s)) or 0.0
         concurrency, rate = (int(load), None) if rate is None else (None, load)
+    if record.shown is not None:
+        in_sessions = record.shown.started.in_sessions
+    else:  # before the first stage, by the profile
+        load_settings = record.run.profile.get("load") if record.run is not None else None
+        in_sessions = bool((load_settings or {}).get("sessions"))
     return LoadView(
         concurrency=concurrency,
         rate=rate,
@@ -364,7 +376,7 @@ def load_view(
         queued=tick.queued if tick is not None else 0,
         isl=requested.isl if requested is not None else 0,
         osl=requested.osl if requested is not None else 0,
-        in_sessions=_in_sessions(record),
+        in_sessions=in_sessions,
         stage_elapsed_s=t_s - running.started.t_s if running is not None else 0.0,
         stage_progress=_progress(requested, running, t_s) if requested is not None and running is not None else None,
         waits_for=running.waits_for if running is not None else "",
@@ -374,14 +386,6 @@ def load_view(
         manual=manual,
         held_open=held_open,
     )
-
-
-def _in_sessions(record: Record) -> bool:
-    """Whether the load is sessions; before the first stage, by the profile."""
-    if record.shown is not None:
-        return record.shown.started.in_sessions
-    load = record.run.profile.get("load") if record.run is not None else None
-    return bool((load or {}).get("sessions"))
 
 
 def _progress(stage: StageLoad, running: StageRecord, t_s: float) -> float | None:

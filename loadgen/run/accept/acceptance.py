@@ -30,6 +30,7 @@ from loadgen.report.configuration import flattened
 from loadgen.run.operations import Abort, NextStage, Operation, Stop
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
+from loadgen.run.sweep import as_swept
 from loadgen.schema.certificate import AcceptBegan, AcceptLine, AcceptResumed, Demand, RunMade
 from loadgen.schema.result import RESULT
 from loadgen.schema.shared import RunState
@@ -39,7 +40,7 @@ from loadgen.store.acceptance import AcceptLog, LiveRun, read_lines, require_unc
 from loadgen.store.recover import recover
 from loadgen.store.runs import claim_folder, has_result
 from loadgen.system import text_in
-from loadgen.workload.questions import Question, questions_of
+from loadgen.workload.questions import questions_of
 
 _FOLDER = re.compile(r"(?P<number>[0-9]{2,})-(?P<phase>[a-z-]+)")
 _INTERIM_S, _INTERIM_SHARE = 10.0, 0.01  # how often the figures of a run that goes on are judged: later, ever less
@@ -65,7 +66,6 @@ class Made(NamedTuple):
     """A run that is over."""
 
     phase: PhaseName
-    folder: str
     state: RunState
     reason: str
     load_s: float
@@ -98,7 +98,8 @@ class Acceptance:
             require_unchanged(folder)
         # Before a folder is claimed: a mistake leaves nothing behind.
         demands = settings.demands if folder is None else began_alike(settings, folder).demands
-        self.questions = _questions(self.accept, demands)
+        asks = any(demand.figure == EXACT_MATCH for demand in demands)
+        self.questions = questions_of(self.accept.questions, self.accept.question_count) if asks else ()
         self.folder = folder or claim_folder(f"{settings.profile.name}-accept", datetime.now(UTC))
         self._log = AcceptLog(self.folder)
         self.made: list[Made] = []
@@ -137,7 +138,12 @@ class Acceptance:
         known = {line.folder for line in self.lines if isinstance(line, RunMade)}
         for folder in sorted(path for path in self.folder.iterdir() if _FOLDER.fullmatch(path.name)):
             if folder.name not in known:
-                self._recover(folder)
+                if not has_result(folder):
+                    try:
+                        recover(folder)
+                    except ResultError:  # it had not begun
+                        continue
+                self._note_made(folder)
             elif (folder / RESULT).is_file():
                 self.made.append(_made(folder))
         before = next(line for line in reversed(self.lines) if isinstance(line, AcceptBegan | AcceptResumed))
@@ -154,15 +160,6 @@ class Acceptance:
                 clock_step_s=booted_unix_s() - before.booted_unix_s if same_boot else None,
             )
         )
-
-    def _recover(self, folder: Path) -> None:
-        """Make the result of a run that was cut off; one that had not begun leaves nothing."""
-        if not has_result(folder):
-            try:
-                recover(folder)
-            except ResultError:
-                return
-        self._note_made(folder)
 
     def _note_made(self, folder: Path) -> None:
         self.made.append(_made(folder))
@@ -245,7 +242,7 @@ class Acceptance:
         folder.mkdir(mode=0o700)
         run = self._run = Run(
             RunSettings(
-                _seeded(profile, self.began.profile["load"]["seed"] + number),
+                as_swept(profile, self.began.profile["load"]["seed"] + number),
                 where=self.settings.where,
                 folder=folder,
                 force=self.settings.force,
@@ -275,12 +272,6 @@ class Acceptance:
         if isinstance(run.error, ServerError) and not self.starts_server and not made.load_s:
             raise run.error
         return made
-
-
-def _questions(accept: Accept, demands: Sequence[Demand]) -> Sequence[Question]:
-    """What is asked in phase output, if a share of right answers is demanded."""
-    asks = any(demand.figure == EXACT_MATCH for demand in demands)
-    return questions_of(accept.questions, accept.question_count) if asks else ()
 
 
 def began_alike(settings: AcceptSettings, folder: Path) -> AcceptBegan:
@@ -319,13 +310,6 @@ async def _then_end(run: Run, meanwhile: Companion) -> None:
     run.apply(NextStage())
 
 
-def _seeded(profile: Profile, seed: int) -> Profile:
-    """The profile with prompts of its own, and a server that does not outlive its run."""
-    load = profile.load.model_copy(update={"seed": seed})
-    server = profile.server.model_copy(update={"on_exit": "stop"})
-    return profile.model_copy(update={"load": load, "server": server})
-
-
 def _phase_of(folder: Path) -> PhaseName:
     """The phase that a run's folder is named after, such as `03-output`."""
     return folder.name.partition("-")[2]  # type: ignore[return-value]
@@ -341,7 +325,7 @@ def _made(folder: Path) -> Made:
         raise ResultError(f"{folder / RESULT}: not a result of vramp: {error}") from error
     load_s = sum(stage.duration_s for stage in result.stages)
     start_s = result.server.start.total_s if result.server is not None else None
-    return Made(_phase_of(folder), folder.name, result.state, result.reason, load_s, start_s)
+    return Made(_phase_of(folder), result.state, result.reason, load_s, start_s)
 
 
 def _without_amounts(document: dict[str, Any]) -> dict[str, Any]:

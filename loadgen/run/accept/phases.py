@@ -132,11 +132,6 @@ def _last_end(acceptance: Acceptance, phase: PhaseName) -> PhaseEnded | None:
     return next(ends, None)
 
 
-def _is_done(acceptance: Acceptance, phase: PhaseName) -> bool:
-    end = _last_end(acceptance, phase)
-    return end is not None and end.state == "done"
-
-
 def _steady(profile: Profile, duration_s: float) -> Profile:
     """The profile with one stage of this length: the load of the burn-in."""
     accept, load = profile.accept, profile.load
@@ -303,6 +298,11 @@ def write_evidence(path: Path, document: msgspec.Struct) -> None:
 # The silicon.
 
 
+def _silicon_left(acceptance: Acceptance) -> bool:
+    end = _last_end(acceptance, "silicon")
+    return end is None or end.state != "done"
+
+
 async def _silicon(acceptance: Acceptance) -> PhaseOutcome | None:
     """Run the vendors' tools that are installed, on GPUs that nobody uses."""
     found = await _examined(acceptance)
@@ -457,7 +457,7 @@ async def _burn_in(acceptance: Acceptance) -> PhaseOutcome | None:
 
 PHASES = (
     Phase("box", _box_left, _box, needs_server=False),
-    Phase("silicon", lambda acceptance: not _is_done(acceptance, "silicon"), _silicon, needs_server=False),
+    Phase("silicon", _silicon_left, _silicon, needs_server=False),
     Phase("start", _starts_left, _start),
     Phase("output", _answers_left, _output),
     Phase("performance", _performance_left, _performance),
