@@ -267,7 +267,6 @@ async def _tasks(scene: Scene) -> str:
 
 
 def _processes(scene: Scene) -> list[int]:
-    """All processes of the servers."""
     if scene.containers:
         raise VrampError(f"vramp reads no processes in a container; `{scene.containers[0]}` lists them")
     if not scene.pids:
@@ -301,10 +300,11 @@ def _thread(task: Path) -> str:
     head, _, tail = (task / "stat").read_text(errors="replace").rpartition(")")
     name, fields = head.partition("(")[2], tail.split()
     try:
-        place = (task / "wchan").read_text(errors="replace").strip(" 0") or "-"
+        place = (task / "wchan").read_text(errors="replace").strip()
     except PermissionError:
-        place = "-"
-    return f"  {task.name} {name} {fields[0]} {place} {_cpu_s(task):.1f} s of CPU"
+        place = ""
+    where = "-" if place in ("", "0") else place  # a name may end in 0, as in ep_poll.constprop.0
+    return f"  {task.name} {name} {fields[0]} {where} {_cpu_s(task):.1f} s of CPU"
 
 
 def _cpu_s(task: Path) -> float:

@@ -133,3 +133,12 @@ def test_of_a_server_in_a_container_the_page_says_where_its_processes_are(tmp_pa
     page = page_of(scene(containers=["docker top vramp-8000"]), tmp_path)
     why = "vramp reads no processes in a container; `docker top vramp-8000` lists them"
     assert f"- Python stacks of the server's processes: {why}\n" in page
+
+
+def test_a_place_in_the_kernel_keeps_its_last_zero(tmp_path: Path) -> None:
+    task = tmp_path / "7"
+    task.mkdir()
+    (task / "stat").write_text("7 (a b) S " + " ".join("0" * 40))
+    for place, shown in (("ep_poll.constprop.0", "ep_poll.constprop.0"), ("0", "-"), ("", "-")):
+        (task / "wchan").write_text(place)
+        assert evidence._thread(task) == f"  7 a b S {shown} 0.0 s of CPU"
