@@ -136,8 +136,6 @@ class CanaryWatch:
 
 
 class _Server:
-    """The canaries of one server."""
-
     def __init__(self, watch: CanaryWatch, number: int, client: ServerClient) -> None:
         self._watch = watch
         self._number = number

@@ -217,7 +217,6 @@ class HardwareWatch:
 
 
 def _entry(monitor: Monitor) -> dict[str, Any]:
-    """The telemetry's entry in the journal."""
     settled = (msgspec.structs.replace(source, stale=False) for source in monitor.status)
     return {source.vendor: msgspec.to_builtins(source) for source in settled}
 

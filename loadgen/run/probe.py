@@ -386,7 +386,6 @@ async def _first_request(client: ServerClient, model: str, load: Load, accepted:
 
 
 def _shared_fields(load: Load, model: str | None, accepted: Accepted) -> dict[str, object]:
-    """The fields of the body that all requests share."""
     fields = common_fields(
         load.endpoint, model=model, temperature=load.temperature, options=accepted.options, extra=load.extra_body
     )

@@ -327,8 +327,6 @@ class Run:
         await self._evidence.close(at_once=self._aborted)
 
     def _scene(self, reason: str) -> Scene:
-        """What evidence is taken of."""
-
         async def gpus() -> str:
             return gpu_table(await self._hardware.with_processes())
 

@@ -318,7 +318,6 @@ class Servers:
         )
 
     def _instances(self, engines: list[EngineView | None], silent: Collection[int]) -> tuple[InstanceView, ...]:
-        """Every instance, if there are several."""
         if self.count < 2:
             return ()
         views = [

@@ -121,7 +121,6 @@ class ShownStages:
 
 
 def _last_seconds(engine: EngineView | None) -> EngineStage | None:
-    """The engine's view in the form of a stage's figures."""
     if engine is None or engine.between_s is None:
         return None
     span_s = engine.between_s[1] - engine.between_s[0]
@@ -335,7 +334,6 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
 
 
 def _output(record: Record, stage: StageRecord) -> Iterator[Verdict]:
-    """Verdicts on the output, and what was checked."""
     index, counters = stage.started.index, stage.counters
     yield from record.canaries.stage_verdicts(index)
     yield from token_verdicts(stage)

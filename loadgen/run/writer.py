@@ -186,7 +186,6 @@ class RunWriter:
 
 
 def _environment() -> dict[str, Any]:
-    """Host, processor, memory and versions; unknown is None."""
     return {
         "host": platform.node(),
         "os": platform.platform(),

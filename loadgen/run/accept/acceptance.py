@@ -316,7 +316,6 @@ def _phase_of(folder: Path) -> PhaseName:
 
 
 def _made(folder: Path) -> Made:
-    """Read what a run was; raises `ResultError`."""
     try:
         result = msgspec.json.decode(read_whole(folder / RESULT), type=_Result)
     except OSError as error:

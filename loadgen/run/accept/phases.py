@@ -47,7 +47,6 @@ from loadgen.schema.certificate import (
     PhaseEnded,
     ProbesRun,
 )
-from loadgen.schema.finding import Finding
 from loadgen.schema.samples import Examination, GpuExam, ProbeResult
 from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import check_profile
@@ -181,13 +180,15 @@ def _box_left(acceptance: Acceptance) -> bool:
 
 
 async def _box(acceptance: Acceptance) -> PhaseOutcome | None:
-    """Write down what doctor and preflight see."""
+    """Write down what doctor and preflight see, without secrets; raises `ResultError`."""
     profile = acceptance.settings.profile
     found = await _examined(acceptance)
     if found is None:
         return None
     findings = await check_profile(profile, stages_of(profile))
-    write_evidence(acceptance.folder / BOX_EVIDENCE, BoxEvidence(found, tuple(findings)))
+    path, seen = acceptance.folder / BOX_EVIDENCE, {"examination": found, "findings": findings}
+    with writing(path, "evidence"):
+        write_whole(path, msgspec.json.format(msgspec.json.encode(masked(seen)), indent=1) + b"\n")
     acceptance.write(BoxSeen(unix_s=time.time(), box=identity_of(found, profile)))
     for line in _facts(found, _vllm_here(profile)):
         acceptance.write(line)
@@ -197,13 +198,6 @@ async def _box(acceptance: Acceptance) -> PhaseOutcome | None:
         Counted(unix_s=time.time(), phase="box", figure="blocking_findings", count=len(blocking), text=first)
     )
     return DONE
-
-
-class BoxEvidence(msgspec.Struct, frozen=True):
-    """What `box.json` holds."""
-
-    examination: Examination
-    findings: tuple[Finding, ...]
 
 
 async def _examined(acceptance: Acceptance) -> Examination | None:
@@ -257,7 +251,7 @@ def identity_of(found: Examination, profile: Profile) -> BoxIdentity:
 
 
 def _driver(found: Examination) -> str | None:
-    """The driver of the GPUs: of the first vendor that has one."""
+    """That of the first vendor that has one."""
     return next((version for name, version in found.versions.items() if name.endswith(" driver") and version), None)
 
 
@@ -287,12 +281,6 @@ def _facts(found: Examination, vllm: str | None) -> Iterator[FactFound]:
             yield fact(f"firmware.{component}", version, subject)
     for name, value in found.host.settings.items():
         yield fact(f"host.{name}", value)
-
-
-def write_evidence(path: Path, document: msgspec.Struct) -> None:
-    """Write a file that the certificate rests on, without secrets; raises `ResultError`."""
-    with writing(path, "evidence"):
-        write_whole(path, msgspec.json.format(msgspec.json.encode(masked(document)), indent=1) + b"\n")
 
 
 # The silicon.
