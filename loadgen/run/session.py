@@ -422,16 +422,13 @@ class Session:
         self._learnt(known)
 
     def _write(self, tick: FleetTick, workers: int) -> None:
-        engine = self._watch.view if self._watch is not None else None
-        model = self.served.model if self.served is not None else None
-        own = sum((client.own_requests() for client in self._clients), OwnRequests())
         self._writer.tick(
             tick,
-            engine=engine,
+            engine=self._watch.view if self._watch is not None else None,
             engines=self._watch.take_each() if self._watch is not None else (),
             workers=workers,
-            model=model,
-            own=own,
+            model=self.served.model if self.served is not None else None,
+            own=sum((client.own_requests() for client in self._clients), OwnRequests()),
             waits_for_worker=self.servers.take_waits_for_worker(),
         )
 

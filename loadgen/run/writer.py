@@ -110,11 +110,11 @@ class RunWriter:
         tick: FleetTick,
         *,
         engine: EngineView | None,
-        engines: Sequence[EngineView | None] = (),
+        engines: tuple[EngineView | None, ...],
         workers: int,
         model: str | None,
         own: OwnRequests,
-        waits_for_worker: bool = False,
+        waits_for_worker: bool,
     ) -> None:
         """Write the fleet's tick; `model` is for rows that name none."""
         self.log(
@@ -122,7 +122,7 @@ class RunWriter:
                 t_s=self.clock_s(),
                 workers=workers,
                 engine=engine,
-                engines=tuple(engines),
+                engines=engines,
                 own=own,
                 waits_for_worker=waits_for_worker,
                 **{name: getattr(tick, name) for name in TickNumbers.__struct_fields__},
