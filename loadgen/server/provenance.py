@@ -45,9 +45,9 @@ def _weights_revision(server: Server) -> tuple[str | None, str]:
     """The commit of the weights on the hub, or why it is not known."""
     if server.engine not in ("vllm", "docker") or server.model is None:
         return None, "vramp did not start the server" if server.engine == "attach" else "no weights"
-    asked = str(server.args.get("revision") or "main")
-    if _COMMIT.fullmatch(asked):
-        return asked, ""
+    revision = str(server.args.get("revision") or "main")
+    if _COMMIT.fullmatch(revision):
+        return revision, ""
     folder = Path(expanded(server.model))
     if folder.is_absolute() or folder.is_dir():
         name = folder.resolve().name
@@ -56,5 +56,5 @@ def _weights_revision(server: Server) -> tuple[str | None, str]:
     cache = local_cache(server, environment, home_folder())
     if cache is None:
         return None, "the hub's cache is inside the container"
-    commit = text_in(cache / f"models--{server.model.replace('/', '--')}" / "refs" / asked)
-    return (commit, "") if _COMMIT.fullmatch(commit) else (None, f"{cache} has no revision {asked} of it")
+    commit = text_in(cache / f"models--{server.model.replace('/', '--')}" / "refs" / revision)
+    return (commit, "") if _COMMIT.fullmatch(commit) else (None, f"{cache} has no revision {revision} of it")

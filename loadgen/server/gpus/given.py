@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from loadgen.profile.schema import Server
 from loadgen.schema.samples import GpuStatic
-from loadgen.server.vllm.devices import devices_each
+from loadgen.server.vllm.flags import devices_each
 from loadgen.vendors import VENDORS, Vendor, is_partition, vendor_of
 
 

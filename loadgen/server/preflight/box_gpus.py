@@ -23,8 +23,7 @@ from loadgen.server.preflight.facts import Box, Setup, memory_share
 from loadgen.server.process.records import ServerRecord, find_servers, list_servers, orphan_words, servers_folder
 from loadgen.server.process.tree import ProcessInfo, command_line, process_info
 from loadgen.server.vllm.command import find_container_program
-from loadgen.server.vllm.devices import devices_each
-from loadgen.server.vllm.flags import normal_args
+from loadgen.server.vllm.flags import devices_each, normal_args
 from loadgen.system import has_host_pids, text_in
 from loadgen.vendors import is_partition
 

@@ -16,8 +16,7 @@ from loadgen.schema.finding import Finding
 from loadgen.schema.samples import GpuStatic
 from loadgen.server.gpus.given import server_devices
 from loadgen.server.preflight.facts import Setup, read_setting
-from loadgen.server.vllm.devices import devices_each
-from loadgen.server.vllm.flags import normal_args
+from loadgen.server.vllm.flags import devices_each, normal_args
 from loadgen.system import entries, has_host_pids, text_in
 from loadgen.vendors import is_partition, vendor_of
 

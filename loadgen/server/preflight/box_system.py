@@ -17,7 +17,7 @@ from loadgen.schema.finding import Finding, Severity
 from loadgen.server.preflight.facts import Setup, read_setting
 from loadgen.server.process.ports import require_free_port
 from loadgen.server.vllm.command import find_container_program
-from loadgen.server.vllm.devices import devices_each
+from loadgen.server.vllm.flags import devices_each
 from loadgen.telemetry.host import is_boosted
 from loadgen.vendors import AMD, NVIDIA, Vendor, vendor_of
 

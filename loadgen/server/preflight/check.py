@@ -29,8 +29,7 @@ from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.rules import rule_findings, skipped_rules
 from loadgen.server.process.container import inspect_image
 from loadgen.server.vllm.command import find_container_program, find_vllm
-from loadgen.server.vllm.devices import devices_each
-from loadgen.server.vllm.flags import flag_findings
+from loadgen.server.vllm.flags import devices_each, flag_findings
 from loadgen.server.vllm.installation import ask_installation, newest_recorded, python_of, recorded_installation
 from loadgen.telemetry.gpus_now import GpusNow, read_gpus
 from loadgen.vendors import Platform, platform_here, platform_of, vendor_of
@@ -135,7 +134,12 @@ async def check_profile(
     """
     if recorded is not None or box is not None:
         found, version = _flags_elsewhere(profile.server, recorded)
-        setup = _setup_elsewhere(profile, plan, version, box)
+        gpus = () if box is None else _named_gpus(box, profile.server)
+        platform = profile.server.platform
+        if gpus and platform != "cpu":
+            platform = platform_of(gpus[0].arch or "")
+        why = "the GPUs are unknown: name them with --box"
+        setup = Setup(profile, plan, Box(), platform, gpus, vllm=version, elsewhere=True, no_gpus=why)
     else:
         (found, version), setup = await asyncio.gather(_flags_here(profile.server), _setup_here(profile, plan))
         setup = replace(setup, vllm=version)
@@ -170,14 +174,6 @@ async def _gpus_here(server: Server, platform: Platform) -> tuple[GpusNow, str]:
         return await read_gpus(vendor), ""
     except TelemetryError as error:
         return GpusNow((), {}), str(error)
-
-
-def _setup_elsewhere(profile: Profile, plan: Sequence[Stage], vllm: str | None, box: str | None) -> Setup:
-    platform, gpus = profile.server.platform, () if box is None else _named_gpus(box, profile.server)
-    if gpus and platform != "cpu":
-        platform = platform_of(gpus[0].arch or "")
-    why = "the GPUs are unknown: name them with --box"
-    return Setup(profile, plan, Box(), platform, gpus, vllm=vllm, elsewhere=True, no_gpus=why)
 
 
 def _named_gpus(box: str, server: Server) -> Sequence[GpuStatic]:

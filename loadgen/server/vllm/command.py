@@ -19,8 +19,7 @@ from typing import Any
 from loadgen.errors import ProfileError, ServerError
 from loadgen.places import expanded
 from loadgen.profile.schema import Docker, Server
-from loadgen.server.vllm.devices import devices_each
-from loadgen.server.vllm.flags import list_form
+from loadgen.server.vllm.flags import devices_each, list_form
 from loadgen.system import inherited_environment
 from loadgen.vendors import Vendor, vendor_of
 

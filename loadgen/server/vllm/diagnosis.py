@@ -130,7 +130,13 @@ def _known(cause: Cause, match: re.Match[str], messages: Sequence[str], oom_kill
     if "signal" in values:
         number = int(values["signal"])
         values |= {"signal": signal_name(number), "who_sent": _who_sent(number, oom_kills)}
-    evidence, remedy = _proof(cause, messages), cause.remedy.format_map(values)
+    remedy = cause.remedy.format_map(values)
+    evidence: list[str] = []
+    for message, following in zip(messages, [*messages[1:], ""], strict=True):
+        if re.search(cause.pattern, message) is not None:
+            # A line that is indented by two continues the one before.
+            evidence += [message, following] if following.startswith("  ") else [message]
+
     if cause.id == "engine-died" and (errors := _exceptions(messages)):
         evidence, remedy = errors, _LOOK  # whatever killed it explains more than its death
     return Diagnosis(cause.id, cause.title.format_map(values), _shown(evidence), remedy)
@@ -166,15 +172,6 @@ def _who_sent(number: int, oom_kills: int | None) -> str:
     if oom_kills == 0:  # the counters were read
         return f"find out who sent it, since the kernel counted no OOM kill: {_KILLERS}"
     return f"find out who sent it: the kernel's OOM killer (`sudo dmesg | grep -i oom`), {_KILLERS}"
-
-
-def _proof(cause: Cause, messages: Sequence[str]) -> list[str]:
-    """The matching lines, each with its continuation lines, indented by two."""
-    proof: list[str] = []
-    for message, following in zip(messages, [*messages[1:], ""], strict=True):
-        if re.search(cause.pattern, message) is not None:
-            proof += [message, following] if following.startswith("  ") else [message]
-    return proof
 
 
 def _exceptions(messages: Iterable[str]) -> list[str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from loadgen.errors import UNDECODABLE
+from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import harmless
 from loadgen.profile.schema import Server
 from loadgen.schema.finding import Finding
@@ -100,6 +101,13 @@ WELL_KNOWN_VARIABLES: list[str] = """
     TORCH_BLAS_PREFER_HIPBLASLT TORCH_CUDA_ARCH_LIST TRANSFORMERS_OFFLINE TRITON_CACHE_DIR
 """.split()
 """Variables of other libraries that recipes set; a name close to one of them counts as misspelt."""
+_PARALLEL = (
+    *("tensor-parallel-size", "tensor-parallel", "tp"),
+    *("pipeline-parallel-size", "pipeline-parallel", "pp"),
+    *("data-parallel-size", "dp"),
+    *("prefill-context-parallel-size", "pcp"),
+)
+"""Flags whose product is the number of devices."""
 
 
 def flag_findings(
@@ -140,6 +148,16 @@ def normal_args(args: Mapping[str, Any], installation: Installation | None = Non
         negated = name.startswith("no-") or {name.partition("-")[0], flag.partition("-")[0]} == {"enable", "disable"}
         normal[flag] = False if value is True and negated and matches else value
     return normal
+
+
+def devices_each(args: Mapping[str, Any]) -> int:
+    """How many devices a server with these flags uses; raises `ProfileError` for sizes that are not numbers."""
+    given = {name.lstrip("-").replace("_", "-"): value for name, value in args.items()}
+    sizes = {name: given[name] for name in _PARALLEL if name in given}
+    for name, size in sizes.items():
+        if not str(size).isdecimal() or int(size) < 1:
+            raise ProfileError(f"server.args.{name} = {size!r}: expected a whole number of at least 1")
+    return math.prod(map(int, sizes.values()))
 
 
 def _name(key: str) -> str:

@@ -15,7 +15,7 @@ from loadgen.server.vllm.command import (
     server_command,
     server_environment,
 )
-from loadgen.server.vllm.devices import devices_each
+from loadgen.server.vllm.flags import devices_each
 
 
 @pytest.mark.parametrize(
