@@ -11,7 +11,7 @@ import msgspec
 from loadgen.format import GIB, memory
 from loadgen.places import expanded
 from loadgen.schema.finding import Finding
-from loadgen.server.preflight.facts import Setup, hub_snapshots, local_cache, model_facts, mounted
+from loadgen.server.preflight.facts import Setup, hub_snapshots, hub_token, local_cache, model_facts, mounted
 
 _REFUSED = "vLLM refuses to start without it"
 
@@ -78,7 +78,7 @@ def hub_model(setup: Setup) -> Iterator[Finding]:
 
 def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
     yield Finding("model-download", "info", f"{name} is not in {cache}", "it is downloaded while the server starts")
-    if not _has_token(setup, cache):
+    if not _has_token(setup):
         why = "if the model is gated, the hub refuses it without a token of an account that was granted access"
         # A container gets none of our variables, but a mounted folder can hold the token of a login.
         fix = "hf auth login, or set HF_TOKEN" if setup.server.docker is None else "hf auth login"
@@ -114,9 +114,11 @@ def _local_path(setup: Setup, name: str) -> Path | None:
     return path if named or path.exists() else None
 
 
-def _has_token(setup: Setup, cache: Path) -> bool:
-    environment = setup.environment
-    named = environment.get("HF_TOKEN_PATH")
+def _has_token(setup: Setup) -> bool:
+    environment, docker = setup.environment, setup.server.docker
     if environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN"):
         return True
-    return (Path(expanded(named)) if named else cache.parent / "token").exists()
+    if docker is None:
+        return hub_token(environment, setup.box.home).exists()
+    token = mounted(docker, hub_token(environment, Path("/root")))
+    return token is not None and token.exists()

@@ -338,10 +338,23 @@ def _folder(model: str, environment: Mapping[str, str]) -> Path | None:
 
 def hub_cache(environment: Mapping[str, str], home: Path) -> Path:
     """Where the hub's library keeps its files, according to the variables that it reads."""
+    named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
+    return _in_home(named, home) if named else _huggingface(environment, home) / "hub"
+
+
+def hub_token(environment: Mapping[str, str], home: Path) -> Path:
+    """Where a login to the hub leaves its token; the cache may be elsewhere."""
+    named = environment.get("HF_TOKEN_PATH")
+    return _in_home(named, home) if named else _huggingface(environment, home) / "token"
+
+
+def _huggingface(environment: Mapping[str, str], home: Path) -> Path:
     cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
-    huggingface = environment.get("HF_HOME") or f"{cache}/huggingface"
-    hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE") or f"{huggingface}/hub"
-    return home / hub.removeprefix("~").lstrip("/") if hub.startswith("~") else Path(hub)
+    return _in_home(environment.get("HF_HOME") or f"{cache}/huggingface", home)
+
+
+def _in_home(path: str, home: Path) -> Path:
+    return home / path[2:].lstrip("/") if path == "~" or path.startswith("~/") else Path(expanded(path))
 
 
 def mounted(docker: Docker, inner: Path) -> Path | None:

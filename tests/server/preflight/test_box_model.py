@@ -136,6 +136,22 @@ def test_a_gated_model_needs_a_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("environment", "token"),
+    [
+        ({"HF_HUB_CACHE": "~/models/hub"}, ".cache/huggingface/token"),
+        ({"HF_HOME": "~/hf"}, "hf/token"),
+        ({"HF_HOME": "~/hf", "HF_TOKEN_PATH": "~/login"}, "login"),
+    ],
+)
+def test_where_the_token_of_a_login_is(tmp_path: Path, environment: dict[str, str], token: str) -> None:
+    box, profile = healthy_box(tmp_path), profile_of(tmp_path, model=HUB, env=environment)
+    write(box.home / "models/token", "not there")
+    assert ids(box, profile) == ["model-download", "hub-token-missing"]
+    write(box.home / token, "secret")
+    assert ids(box, profile) == ["model-download"]
+
+
+@pytest.mark.parametrize(
     ("model", "free_gib", "warned"),
     [
         (HUB, 49, "large models have"),
