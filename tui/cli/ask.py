@@ -97,13 +97,16 @@ async def _ask(url: str, prompt: str, options: argparse.Namespace) -> int:
     key = api_key(settings)
     async with ServerClient(settings.attached[0], key, api_key_env=options.api_key_env) as client:
         served = await identify(client, options.model, Load(), [])
-        limit = min(options.max_tokens, max(1, served.max_model_len // 2)) if served.max_model_len else None
+        max_tokens: int = options.max_tokens
+        if served.max_model_len is not None and max_tokens > served.max_model_len // 2:
+            max_tokens = max(1, served.max_model_len // 2)
+            print_status(f"vramp: at most {max_tokens:,} tokens: half of max_model_len, {served.max_model_len:,}")
         answered = await ask(
             client,
             served.model,
             prompt,
             endpoints=[options.endpoint] if options.endpoint else ENDPOINTS,
-            max_tokens=limit or options.max_tokens,
+            max_tokens=max_tokens,
             timeout_s=_TIMEOUT_S,
             on_text=_print_part,
         )

@@ -224,7 +224,8 @@ def stop(options: argparse.Namespace) -> int:
     for doubt in doubts:
         print_status(doubt)
     if options.list:
-        print_text("\n".join(_line(record) for record in servers))
+        for record in servers:
+            print_text(_line(record))
         return 0
 
     code = 0

@@ -11,7 +11,7 @@ import pytest
 from loadgen.run.ask import Answered
 from loadgen.run.ask import ask as ask_server
 from loadgen.server.vllm.client import ServerClient
-from tests.engines import NOBODY, Simulator
+from tests.engines import NOBODY, Simulator, simulator
 from tests.run.test_optional import Server
 from tests.tui.cli.commands import Said
 from tui.cli.ask import _print_part
@@ -53,6 +53,13 @@ def test_a_model_that_is_not_served_is_one_line(engine: Simulator, said: Said) -
     assert (code, out) == (3, "")
     assert err.count("\n") == 1
     assert f"{engine.url}: nope: the prompt was refused: HTTP 404" in err
+
+
+def test_an_answer_is_at_most_half_of_the_context(said: Said) -> None:
+    with simulator("--max-model-len", "64") as engine:
+        code, out, err = said("ask", "--url", engine.url, "--max-tokens", "50", "hello")
+    assert (code, len(out.split())) == (0, 32)
+    assert "at most 32 tokens: half of max_model_len, 64" in err
 
 
 def test_a_prompt_from_stdin(engine: Simulator, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,8 @@ def test_leftovers_of_a_killed_vramp_are_ended(capsys: pytest.CaptureFixture[str
 
 
 def test_nothing_to_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    assert stop("--list") == 0
+    assert capsys.readouterr().out == ""
     assert stop() == 0
     assert "no server that vramp left is running" in capsys.readouterr().err
 
