@@ -132,6 +132,14 @@ async def test_leaving_offers_only_what_can_happen(
         assert ("goes on when vramp has left" in question) is said
 
 
+async def test_leaving_names_the_keys_as_they_are_bound() -> None:
+    async with seated((120, 30), config=Config(keys={"leave.stop": "f5"})) as seat:
+        await seat.show(running())
+        await seat.press("q")
+        choices = [str(option.prompt) for option in seat.app.screen.query_one(OptionList).options]
+        assert choices[0].startswith("f5  finish") and choices[-1] == "g  go on"
+
+
 async def test_esc_goes_back_and_changes_nothing() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())

@@ -12,20 +12,21 @@ from tui.charts.timeline import KINDS
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, hanging, titled, whole_groups, wrapped
 
+# `{where}` is the key of the server's log, or nothing if vramp has no log of the server.
 _REMEDIES = {
     "connect": "is the server up, on the port in the profile? `ss -ltn` shows what listens",
-    "timeout": "load.timeout_s was too short for this load, or the engine is stuck: look at its log (6)",
-    "stall": "a stream stalled midway: look at the engine's log (6) for preemptions or a hanging step",
-    "reset": "the server closed the connection: did it restart, or reach its connection limit? look at its log (6)",
+    "timeout": "load.timeout_s was too short for this load, or the engine is stuck: look at its log{where}",
+    "stall": "a stream stalled midway: look at the engine's log{where} for preemptions or a hanging step",
+    "reset": "the server closed the connection: did it restart, or reach its connection limit? look at its log{where}",
     "http_4xx": "the server refuses the request: model name, max_model_len, API key; the message says which",
     "http_429": "the server limits the rate: reduce the load or raise its limit",
-    "http_5xx": "the server failed: its log (6) has the reason at that time",
+    "http_5xx": "the server failed: its log{where} has the reason at that time",
     "protocol": "not an OpenAI-compatible stream: is the URL that of the API, not of a page or a proxy?",
     "bad_event": "an event of the stream was not JSON: a proxy in between, or a server bug",
-    "truncated": "the answer stopped without an end: did the server or a proxy give up? look at its log (6)",
-    "aborted": "the engine gave the request up: a shutdown, sleep or scale-down, or a time limit; its log (6) says why",
+    "truncated": "the answer stopped without an end: did the server or a proxy give up? look at its log{where}",
+    "aborted": "the engine gave the request up: a shutdown, sleep, scale-down or time limit; its log{where} says why",
     "finish_reason": "the answer ended for a reason that means no success; the message has the server's word for it",
-    "engine_error": "the engine reported an error inside a stream: its log (6) has the reason",
+    "engine_error": "the engine reported an error inside a stream: its log{where} has the reason",
     "empty": "streams ended without a token: max_tokens, stop words, chat template, or an unknown form",
 }
 _INDENT = 10
@@ -62,13 +63,14 @@ def failures(frame: Frame, width: int, height: int) -> Rows:
     above += [()] if accounts else []
 
     groups = []
+    where = "" if no_log(frame) else f" ({frame.key('log')[0]})"
     for kind, count in kinds.items():
         words = f" {fmt.count(count):>7}  {fmt.plain(kind):<14}"
         rows: Rows = [((words, "bad"), (f"{fmt.percent(count / total):>6}  ", "text"), (seen(frame, kind), "dim"))]
         for message in frame.snapshot.messages(kind):
             rows += wrapped(message, width, "text", _INDENT)
         if kind in _REMEDIES:
-            rows += wrapped(f"→ {_REMEDIES[kind]}", width, "key", _INDENT)
+            rows += wrapped(f"→ {_REMEDIES[kind].format(where=where)}", width, "key", _INDENT)
         groups.append([*rows, ()])
     return [*above, *whole_groups(groups, height - 1 - len(above), "more kinds")]
 

@@ -92,9 +92,9 @@ class AcceptScreen(ListScreen):
             self.app.exit()
             return
         choices: list[tuple[Leave | None, str]] = [
-            ("stop", "f  finish and keep: end the present run, judge what was measured"),
-            ("abort", "a  abort now: end it at once, judge what was measured"),
-            (None, "g  go on"),
+            ("stop", "finish and keep: end the present run, judge what was measured"),
+            ("abort", "abort now: end it at once, judge what was measured"),
+            (None, "go on"),
         ]
         question = f"The acceptance is not over; --resume {self._folder} can go on later"
         self.app.push_screen(AskLeave(question, choices), self._leave)

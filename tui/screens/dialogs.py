@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.events import Resize
 from textual.screen import ModalScreen, Screen
@@ -25,6 +25,7 @@ from loadgen.profile.document import build_profile
 from loadgen.schema.snapshot import ServerView
 from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
+from tui.config import keymap_of
 from tui.screens.pending_load import MAX_CONCURRENCY, MAX_RATE
 from tui.widgets.rows import ROLE_CLASSES, Row, Rows, hanging
 from tui.widgets.rows_widgets import Pane
@@ -150,16 +151,19 @@ class AskUrl(AskText[str]):
 
 
 class AskChoice(Dialog[Answer | None], Generic[Answer]):
-    """Asks for one of a few choices; None stands for the harmless one."""
+    """Asks for one of a few choices, each after its key if it has one; None stands for the harmless one."""
 
     def __init__(self, question: str, choices: Sequence[tuple[Answer | None, str]]) -> None:
         super().__init__()
         self._question, self._choices = question, choices
 
     def compose(self) -> ComposeResult:
+        own = [binding for binding in self.BINDINGS if isinstance(binding, Binding) and binding not in keys.DIALOG]
+        pressed = {binding.action: f"{keys.written(binding, keymap_of(self.app))}  " for binding in own}
+        choices = [pressed.get(f"dismiss({answer!r})", "") + words for answer, words in self._choices]
         with Vertical(classes="dialog"):
             yield Static(fmt.harmless(self._question), markup=False, classes="question")
-            yield OptionList(*[Option(Text(fmt.plain(words))) for _, words in self._choices])
+            yield OptionList(*[Option(Text(fmt.plain(words))) for words in choices])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._choices[event.option_index][0])
@@ -181,13 +185,13 @@ def ask_leave(server: ServerView, *, open_streams: int) -> AskLeave:
     ends_server = server.is_own and not server.stays
     finish = (sends and "end the load", ends_server and "stop the server", "write the result")
     abort = (sends and "cut streams", server.is_own and "kill the server", "write what there is")
-    choices: list[tuple[Leave | None, str]] = [("stop", f"f  finish and keep: {_listed(finish)}")]
+    choices: list[tuple[Leave | None, str]] = [("stop", f"finish and keep: {_listed(finish)}")]
     if sends or server.is_own:
-        choices.append(("abort", f"a  abort now: {_listed(abort)}"))
+        choices.append(("abort", f"abort now: {_listed(abort)}"))
     question = "A run is live"
     if server.state == "ready" and not ends_server:
         question += f"; the server at {server.url} goes on when vramp has left"
-    return AskLeave(question, [*choices, (None, "g  go on")])
+    return AskLeave(question, [*choices, (None, "go on")])
 
 
 class AskOrphans(AskChoice[Literal["end"]]):
@@ -198,8 +202,8 @@ class AskOrphans(AskChoice[Literal["end"]]):
     def __init__(self, left: Sequence[str]) -> None:
         lines = ["A vramp that was killed together with its guard has left this behind:", *left]
         choices: tuple[tuple[Literal["end"] | None, str], ...] = (
-            ("end", "e  end it: kill its processes, remove its container"),
-            (None, "g  go on: it keeps running, and takes memory and time from the server to be measured"),
+            ("end", "end it: kill its processes, remove its container"),
+            (None, "go on: it keeps running, and takes memory and time from the server to be measured"),
         )
         super().__init__("\n".join(lines), choices)
 

@@ -105,6 +105,15 @@ async def test_a_log_that_stands_still_names_the_key_that_follows() -> None:
         assert "PAUSED, f5 follows" in seat.text
 
 
+@pytest.mark.parametrize(("engine", "log"), [("vllm", "its log (f6) has"), ("attach", "its log has")])
+async def test_a_remedy_names_the_key_of_a_log_that_there_is(engine: str, log: str) -> None:
+    async with seated((120, 40), config=Config(keys={"cockpit.log": "f6"})) as seat:
+        server = msgspec.structs.replace(running().server, engine=engine)
+        await seat.show(running(errors={"http_5xx": (2, ["HTTP 500"])}, server=server))
+        await seat.press("7")
+        assert log in seat.text
+
+
 async def show_log(seat: Seat, total: int) -> None:
     lines = tuple(f"[{n}] step {n}" for n in range(total))
     server = msgspec.structs.replace(running().server, log_tail=lines[-200:], log_total=total)
