@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 INSTALLED_DEV = $(VENV)/.installed-dev
 # Tests run in parallel, more than there are cores: most wait for a socket or a process.
-PARALLEL = -n $$(( 2 * $$(nproc) + 1 )) --dist worksteal
+PARALLEL = -n $$(( 3 * $$(nproc) + 1 )) --dist worksteal
 
 # Strict: a link to a page or a heading that is not there fails.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from loadgen.format import harmless
 from loadgen.schema.finding import Verdict
 
 HOLDS_S = 5.0
@@ -66,7 +67,9 @@ class Alerts:
 
     async def _run(self, verdict: Verdict) -> str:
         """Run the command for one verdict; returns what went wrong."""
+        # The text may quote a name from outside, and no environment holds a zero byte.
         named = {"VRAMP_VERDICT": verdict.id, "VRAMP_SUBJECT": verdict.subject, "VRAMP_TEXT": verdict.text}
+        named = {name: harmless(text) for name, text in named.items()}
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,

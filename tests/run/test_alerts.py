@@ -71,6 +71,11 @@ def test_a_verdict_rings_again_only_after_it_was_gone(tmp_path: Path) -> None:
     assert rung(tmp_path, [*seconds(0, 20, BAD), *seconds(20, gone), *seconds(gone, gone + 10, BAD)]) == [BAD.text] * 2
 
 
+def test_a_text_with_a_zero_byte_rings_as_well(tmp_path: Path) -> None:
+    hostile = Verdict("throttled", "gpu \0", "busy: \0\x1b[2J")
+    assert len(rung(tmp_path, seconds(0, 12, hostile))) == 1
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
