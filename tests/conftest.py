@@ -37,11 +37,11 @@ def pytest_collection_finish() -> None:
 def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Caches, locks and records of the tests are their own, in every process that they start."""
     with pytest.MonkeyPatch.context() as patch:
-        # What a real vLLM has compiled stays where it is: compiling it anew takes half a minute.
+        # What a real vLLM has compiled stays where it is: compiling it again takes half a minute.
         patch.setenv("VLLM_CACHE_ROOT", os.environ.get("VLLM_CACHE_ROOT", str(Path.home() / ".cache" / "vllm")))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        # An installed vramp is compiled: hundreds of processes that compile it anew are a sixth of the suite's time.
+        # An installed vramp is compiled: hundreds of processes that compile it again are a sixth of the suite's time.
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
 

@@ -42,7 +42,7 @@ class Simulator:
         return document
 
     def forget(self) -> None:
-        """Begin the truth anew, without faults."""
+        """Start the truth over, without faults."""
         self.faults()
         self.client.post("/truth/reset").raise_for_status()
 

@@ -339,7 +339,7 @@ class Record:
 
     @property
     def engine(self) -> EngineView | None:
-        """The engine's gauges at the last tick; None if the server has been started anew since then."""
+        """The engine's gauges at the last tick; None if the server has been restarted since then."""
         tick, starts = self.last_tick, self.server_starts
         return tick.engine if tick is not None and (not starts or starts[-1].t_s <= tick.t_s) else None
 

@@ -32,7 +32,7 @@ _PERIOD_S = 1.0
 _AT_ONCE_S = 0.1  # a reading between two stages serves as their boundary if the next one begins within this time
 _UNSURE = 1 / 3  # the largest uncertain part of a rate's span: a slow reading may be from any moment of its duration
 _MIN_LIFE_S = 10.0  # no server restarts faster: counters that fall again sooner are not from one server
-_RESTARTED = "the engine was restarted: its counters began anew"
+_RESTARTED = "the engine was restarted: its counters started from zero again"
 _SEVERAL = "the engine's counters fall again and again: several servers answer at this address, or it miscounts"
 
 

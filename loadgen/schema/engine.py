@@ -97,7 +97,7 @@ class EngineStage(EngineSpan, frozen=True):
     doubts: dict[str, str] = {}
     """Why figures are None because the engine's values are implausible, by name; `all` for every figure."""
     restarts: Whole = 0
-    """How often the counters started anew; work between the last reading and a restart is missing."""
+    """How often the counters started from zero; work between the last reading and a restart is missing."""
 
     @property
     def requests_per_s(self) -> float | None:

@@ -210,7 +210,7 @@ class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
     engine: EngineView | None = None
     own: OwnRequests = OwnRequests()  # under load
     engines: tuple[EngineView | None, ...] = ()
-    """What shows whether each of several servers works, None for one that does not answer; empty if not read anew."""
+    """What shows whether each of several servers works, None for one that does not answer; empty if not read again."""
     waits_for_worker: bool = False  # the server's log has said in this tick that a worker does not answer
     engine_again: bool = False  # in files only: `engine` is unchanged since the previous tick
 

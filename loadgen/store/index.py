@@ -60,7 +60,7 @@ def runs_below(
             note(f"{index_path()}: the index cannot be used ({error}): the runs are read without it")
             break
         except sqlite3.DatabaseError as error:
-            note(f"{index_path()}: the index is made anew: {error}")
+            note(f"{index_path()}: the index is rebuilt: {error}")
             index_path().unlink(missing_ok=True)
     return dict(_read_all(found, read, note))
 
@@ -72,7 +72,7 @@ def _require_layout(index: sqlite3.Connection, layout: int, note: Callable[[str]
     index.execute("BEGIN IMMEDIATE")
     if (other := _layout_of(index)) != layout:  # no other process was faster
         if other:
-            note(f"{index_path()}: the index is made anew: it was written by another version of vramp")
+            note(f"{index_path()}: the index is rebuilt: it was written by another version of vramp")
         index.execute("DROP TABLE IF EXISTS runs")
         index.execute(_TABLE)
         index.execute(f"PRAGMA user_version = {layout}")

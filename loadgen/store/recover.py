@@ -39,7 +39,7 @@ def recover(folder: Path, *, force: bool = False) -> Path:
     if journal_is_held(journal):
         raise ResultError(f"{folder}: this run is still running; it writes its result when it ends")
     if has_result(folder) and not force:
-        raise ResultError(f"{folder / RESULT}: is the result of the whole run; --force makes it anew from the journal")
+        raise ResultError(f"{folder / RESULT}: is the result of the whole run; --force rebuilds it from the journal")
     with reported_as(f"{folder}: cannot be written to"), replacing(folder / HISTOGRAMS) as histograms:
         problems = []
         # Anything but a regular file, such as a link, is not a log of the run.

@@ -119,7 +119,7 @@ def result_at(path: Path) -> Result:
         try:
             return read_result(path / RESULT)
         except ResultError as error:
-            remedy = f"; `vramp recover {path}` makes it anew from the journal" if was_killed(path) else ""
+            remedy = f"; `vramp recover {path}` rebuilds it from the journal" if was_killed(path) else ""
             raise ResultError(f"{error}{remedy}") from error
     if not (path / JOURNAL).is_file():
         raise ResultError(f"{path}: there is no run in this folder")

@@ -94,7 +94,7 @@ class Cluster:
         return self._ask("GET", "/truth", params=window)
 
     def forget(self) -> None:
-        """Begin the truth anew."""
+        """Start the truth over."""
         self._ask("POST", "/truth/reset")
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:

@@ -130,7 +130,7 @@ def test_counters_are_reported_as_what_they_gain() -> None:
     for t_s, energy_j, read_bytes in ((0.0, 5e6, 7), (1.0, 5e6 + 600, 3_000_007), (3.0, 100.0, 9_000_007)):
         sample = GpuSample(index=0, t_s=t_s, energy_j=energy_j, link_read_bytes=read_bytes)
         record.sampled(GpusSampled(t_s, (sample,)))
-    assert record.pace(0) == GpuPace(link_read_bytes_per_s=3e6, energy_j=600.0)  # the driver was loaded anew
+    assert record.pace(0) == GpuPace(link_read_bytes_per_s=3e6, energy_j=600.0)  # the driver was reloaded
     record.sampled(GpusSampled(4.0, (GpuSample(index=0, t_s=4.0, energy_j=350.0, link_read_bytes=5),)))
     assert record.pace(0) == GpuPace(energy_j=850.0)
     assert record.pace(7) == GpuPace()

@@ -3,7 +3,7 @@
 A situation is a row: what differs from a healthy box with eight GPUs, whose server vramp started, at 64 streams. All
 its lines are made here, so that neither the machine of the test nor chance is in what is said.
 
-`python -m tests.report.situations > tests/report/situations.md` writes the file anew; read each line that changes.
+`python -m tests.report.situations > tests/report/situations.md` rewrites the file; read each line that changes.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ async def test_a_restarted_server_goes_on_and_is_marked() -> None:
     pages = [page((0, made), rejected=0) for made in (100, 150, 5, 12)]
     watch, events, stage = await readings(pages, apart_s=4.0)
     assert watch.view is not None and watch.view.generation_tokens_per_s == 1.8  # 7 in 4 s
-    assert len(events) == 1 and events[0].endswith(": the engine was restarted: its counters began anew")
+    assert len(events) == 1 and events[0].endswith(": the engine was restarted: its counters started from zero again")
     assert (stage.restarts, stage.generation_tokens, stage.doubts) == (1, 50 + 5 + 7, {})
 
 

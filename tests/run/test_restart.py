@@ -1,4 +1,4 @@
-"""The server started anew by the operator: as it was or as a variant, alive or dead."""
+"""The server restarted by the operator: as it was or as a variant, alive or dead."""
 
 from collections.abc import Callable
 from typing import Any

@@ -133,7 +133,7 @@ def test_an_index_of_another_version_is_made_anew(root: Path) -> None:
         index.execute("PRAGMA user_version = 99")
     reader = Reader()
     assert len(reader.below(root)) == len(reader.read) == 300
-    assert "made anew: it was written by another version of vramp" in reader.notes[0]
+    assert "rebuilt: it was written by another version of vramp" in reader.notes[0]
 
 
 def test_an_index_that_another_process_locks_is_passed_over(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The screen as text, compared exactly: read a changed file before you keep it.
 
-`VRAMP_GOLDENS=write pytest tests/tui/test_goldens.py` writes them anew.
+`VRAMP_GOLDENS=write pytest tests/tui/test_goldens.py` rewrites them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def compare(name: str, rows: list[str]) -> None:
     if os.environ.get("VRAMP_GOLDENS") == "write":
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8"), f"{path}: read what has changed, then write it anew"
+    assert text == path.read_text(encoding="utf-8"), f"{path}: read what has changed, then rewrite it"
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -121,5 +121,5 @@ async def test_counters_add_up_over_a_restart(server: ManagedServer, tmp_path: P
     assert [first.requests, second.requests] == [sent_in_all(driver) for driver in drivers]
     reported = [event.text for event in monitor.events]
     assert any("no engine metrics" in text for text in reported) and any(
-        "counters began anew" in text for text in reported
+        "counters started from zero again" in text for text in reported
     )

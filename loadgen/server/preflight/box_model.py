@@ -61,7 +61,7 @@ def hub_model(setup: Setup) -> Iterator[Finding]:
     if cache is None:
         seen = f"no mount of the container keeps what is fetched of {name}"
         fix = 'server.docker.mounts = ["~/.cache/huggingface:/root/.cache/huggingface"]'
-        yield Finding("model-not-kept", "warns", seen, "every start would fetch the model anew", fix)
+        yield Finding("model-not-kept", "warns", seen, "every start would download the model again", fix)
         return
     switch = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
     offline = switch.upper() in ("1", "ON", "YES", "TRUE")

@@ -388,7 +388,7 @@ def kv_cache_fp8(facts: Facts) -> str | None:
     tunes=True,
 )
 def kv_cache_wide(facts: Facts) -> str | None:
-    """FP8 would hold twice the sequences; without it, long streams at this number are preempted and begin anew"""
+    """FP8 would hold twice the sequences; without it, long streams at this number are preempted and start over"""
     at_once = min(facts.max_num_seqs or 0, facts.streams_each or 0)
     wide = at_once >= _MANY_SEQS and not _fp8_cache(facts)
     return f"{at_once} streams at once with a KV cache in the model's own precision" if wide else None
@@ -436,7 +436,7 @@ def prefix_caching_random(facts: Facts) -> str | None:
 
 @_rule("warns", "enable-prefix-caching = true", "vLLM 0.32.0", vllm=">=0.8", tunes=True)
 def prefix_caching_sessions(facts: Facts) -> str | None:
-    """each request of a session repeats the context of the one before, which is then computed anew"""
+    """each request of a session repeats the context of the one before, which is then computed again"""
     off = facts.sessions and facts.args.get("enable-prefix-caching") is False
     return "enable-prefix-caching = false, and the load is sessions" if off else None
 

@@ -437,7 +437,7 @@ CAUSES = (
         r"PackageNotFoundError|ModuleNotFoundError|^ImportError|undefined symbol"
         r"|operator torchvision::nms does not exist",
         "vLLM's installation is broken",
-        "install what is missing into the server's own Python environment, or install vLLM there anew",
+        "install what is missing into the server's own Python environment, or reinstall vLLM there",
     ),
     Cause(
         "engine-died",

@@ -58,7 +58,7 @@ TP2 = {"tensor-parallel-size": 2}
         (server(args=TP2), MI300X, {"HIP_VISIBLE_DEVICES": "3, 1"}, (0, 2)),
         (server(env={"HIP_VISIBLE_DEVICES": "0"}), MI300X, {"HIP_VISIBLE_DEVICES": "3"}, (3,)),
         (server(), MI300X, {"CUDA_VISIBLE_DEVICES": "2"}, (1,)),
-        # What is left is numbered anew.
+        # What is left is numbered again.
         (server(), MI300X, {"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, (0,)),
         (server(), MI300X, {"ROCR_VISIBLE_DEVICES": "GPU-1f"}, (1,)),
         (server(args=TP2), MI300X, {"HIP_VISIBLE_DEVICES": "1"}, None),

@@ -1,7 +1,7 @@
 """What `vramp doctor` prints of the described boxes, in doctor.txt: what the kernel's files alone tell of AMD's GPUs,
 and of NVIDIA's what their publications say.
 
-`python -m tests.server.preflight.test_doctor` writes the file anew; read each line that changes.
+`python -m tests.server.preflight.test_doctor` rewrites the file; read each line that changes.
 """
 
 from __future__ import annotations

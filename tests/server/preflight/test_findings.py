@@ -1,6 +1,6 @@
 """What every shipped profile gets on every described box, compared with the reviewed list in `findings.txt`.
 
-    python -m tests.server.preflight.test_findings   # writes the list anew; then read what changed
+    python -m tests.server.preflight.test_findings   # rewrites the list; then read what changed
 
 Only what depends on profile and box is in it: not whether a model, a port, a container program or a server is here.
 """

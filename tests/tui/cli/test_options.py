@@ -1,4 +1,4 @@
-"""From words to profiles: as what the server of a run can be started anew."""
+"""From words to profiles: as what the server of a run can be restarted."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def test_the_terminal_is_resized_under_a_dialog(key: str) -> None:
             await eventually(partial(laid_out_at, seat, size))
             assert len(seat.app.screen_stack) == 2
             await seat.settle()
-            assert seat.rows[-1].strip()  # what lies under it, laid out anew
+            assert seat.rows[-1].strip()  # what lies under it, laid out again
         for size in ((1, 1), (2, 2), (7, 3), (120, 40)):
             await seat.pilot.resize_terminal(*size)
             await eventually(partial(laid_out_at, seat, size))
