@@ -26,12 +26,11 @@ from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Docker, Profile, Server
 from loadgen.schema.samples import GpuSample, GpuStatic
 from loadgen.server.gpus.given import server_gpus
-from loadgen.server.vllm.flags import normal_args
+from loadgen.server.vllm.flags import integer, normal_args
 from loadgen.vendors import Platform
 
 MANY_STREAMS = 64  # from here on a plan aims at throughput: the concurrency that publications call scale
 _MEC_BITS = 0x7FF  # of the whole version
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def _open_files() -> int:
@@ -139,8 +138,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     def number(self, flag: str, default: int | None = None) -> int | None:
         """A flag's integer value (`8192`, `"8k"`); the default if it is unset or a word such as auto."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgKMG]?)", str(self.args.get(flag, "")))
-        return int(float(match[1]) * _UNITS[match[2]]) if match is not None else default
+        value = integer(self.args.get(flag))
+        return default if value is None else value
 
     def on(self, variable: str, *, default: bool = False) -> bool:
         return self.env.get(variable, str(default)).lower() in ("1", "true")

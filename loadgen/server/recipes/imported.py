@@ -15,6 +15,7 @@ import msgspec
 
 from loadgen.format import plain
 from loadgen.masking import learn, masked, masked_text
+from loadgen.server.vllm.flags import integer
 from loadgen.vendors import AMD, NVIDIA, Platform
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -79,9 +80,9 @@ def environment(variables: Mapping[str, object], left_out: list[str]) -> dict[st
 
 def default_load(args: Mapping[str, Any]) -> dict[str, Any]:
     """A modest ladder for a source without a load, within the server's context."""
-    context = args.get("max-model-len")
+    context = integer(args.get("max-model-len"))  # None for -1, too: vLLM takes what fits
     isl, osl = _ISL, _OSL
-    if isinstance(context, int) and 0 < context < isl + osl:  # -1: vLLM takes what fits
+    if context is not None and 0 < context < isl + osl:
         isl, osl = max(context // 2, 1), max(context // 4, 1)
     return {"isl": isl, "osl": osl, "concurrency": list(_LADDER)}
 

@@ -11,6 +11,7 @@ import difflib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -101,6 +102,7 @@ WELL_KNOWN_VARIABLES: list[str] = """
     TORCH_BLAS_PREFER_HIPBLASLT TORCH_CUDA_ARCH_LIST TRANSFORMERS_OFFLINE TRITON_CACHE_DIR
 """.split()
 """Variables of other libraries that recipes set; a name close to one of them counts as misspelt."""
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 _PARALLEL = (
     *("tensor-parallel-size", "tensor-parallel", "tp"),
     *("pipeline-parallel-size", "pipeline-parallel", "pp"),
@@ -148,6 +150,12 @@ def normal_args(args: Mapping[str, Any], installation: Installation | None = Non
         negated = name.startswith("no-") or {name.partition("-")[0], flag.partition("-")[0]} == {"enable", "disable"}
         normal[flag] = False if value is True and negated and matches else value
     return normal
+
+
+def integer(value: Any) -> int | None:  # noqa: ANN401 - TOML's types
+    """A flag's whole number as vLLM reads it (`8192`, `"8k"`, `"8K"`); None for anything else, such as auto."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgKMG]?)", str(value))
+    return None if match is None else int(float(match[1]) * _UNITS[match[2]])
 
 
 def devices_each(args: Mapping[str, Any]) -> int:

@@ -239,7 +239,7 @@ def test_a_container_starts_the_server_as_the_command_did(text: str, serve: list
     assert docker.get("executable") == ("podman" if text.startswith("podman") else None)
 
 
-@pytest.mark.parametrize(("context", "lengths"), [("512", (256, 128)), ("-1", (1024, 256)), ("8k", (1024, 256))])
+@pytest.mark.parametrize(("context", "lengths"), [("512", (256, 128)), ("1k", (500, 250)), ("-1", (1024, 256))])
 def test_the_load_fits_into_the_context(context: str, lengths: tuple[int, int]) -> None:
     load = imported(f"vllm serve m --max-model-len {context}").document["load"]
     assert (load["isl"], load["osl"]) == lengths
