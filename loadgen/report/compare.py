@@ -135,12 +135,9 @@ def compare_runs(
     left_b = {load: stage for load, stage in stages_b.items() if load not in stages_a}
     unlike = list(unlikeness(result_a, result_b))
     if any_shape:
-        for load_a in list(left_a):
-            load_b = next((load for load in left_b if load.requested == load_a.requested), None)
-            if load_b is not None:
-                title = f"{load_a.words} against ISL {load_b.isl}, OSL {load_b.osl}"
-                pairs.append((title, left_a.pop(load_a), left_b.pop(load_b)))
-                unlike.append(f"another shape: {title}")
+        odd = _match_any_shape(left_a, left_b)
+        pairs += odd
+        unlike += [f"another shape: {title}" for title, _, _ in odd]
 
     estimates = [(figures_of(one, confidence), figures_of(other, confidence)) for _, one, other in pairs]
     stages = [_stage(*pair, *figures) for pair, figures in zip(pairs, estimates, strict=True)]
@@ -171,6 +168,19 @@ def compare_runs(
         unmeasured=[load.words for load in left_a if cut_short or load in sent_b],
         ratios=measured_ratios({variant_of(result_a): result_a, variant_of(result_b): result_b}),
     )
+
+
+def _match_any_shape(
+    left_a: dict[LoadShape, StageResult], left_b: dict[LoadShape, StageResult]
+) -> list[tuple[str, StageResult, StageResult]]:
+    """Pairs of equal load and different shape, removed from what is left."""
+    pairs: list[tuple[str, StageResult, StageResult]] = []
+    for load_a in list(left_a):
+        load_b = next((load for load in left_b if load.requested == load_a.requested), None)
+        if load_b is not None:
+            title = f"{load_a.words} against ISL {load_b.isl}, OSL {load_b.osl}"
+            pairs.append((title, left_a.pop(load_a), left_b.pop(load_b)))
+    return pairs
 
 
 def measured_ratios(variants: Mapping[str, Result]) -> Ratios | None:

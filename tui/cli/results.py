@@ -306,17 +306,24 @@ def compare(options: argparse.Namespace) -> int:
     if options.junit is not None:
         suites = [compare_suite(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
         write_junit(options.junit, suites)
+
+    code = _write_comparisons([a, *others], comparisons, options)
+    broken = [_print_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
+    return max(code, *broken)
+
+
+def _write_comparisons(
+    runs: list[tuple[str, Result]], comparisons: list[RunComparison], options: argparse.Namespace
+) -> int:
     if options.html:
         from loadgen.report.html.compare import compare_page
 
-        page = compare_page([a, *others], comparisons)
-        code = _write_page(page, "compare.html", options.others[-1], options.out)
-    else:
-        form, between = (compare_markdown, "\n\n") if options.markdown else (compare_text, "\n")
-        text = compare_json(comparisons) if options.json else between.join(map(form, comparisons))
-        code = _write(printable(f"{text}\n"), options.out)
-    broken = [_print_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
-    return max(code, *broken)
+        page = compare_page(runs, comparisons)
+        return _write_page(page, "compare.html", options.others[-1], options.out)
+
+    form, between = (compare_markdown, "\n\n") if options.markdown else (compare_text, "\n")
+    text = compare_json(comparisons) if options.json else between.join(map(form, comparisons))
+    return _write(printable(f"{text}\n"), options.out)
 
 
 def _compare_boxes(folders: Sequence[Path], options: argparse.Namespace) -> int:
