@@ -160,7 +160,7 @@ def integer(value: Any) -> int | None:  # noqa: ANN401 - TOML's types
 
 def devices_each(args: Mapping[str, Any]) -> int:
     """How many devices a server with these flags uses; raises `ProfileError` for sizes that are not numbers."""
-    given = {name.lstrip("-").replace("_", "-"): value for name, value in args.items()}
+    given = {_name(name): value for name, value in args.items()}
     sizes = {name: given[name] for name in _PARALLEL if name in given}
     for name, size in sizes.items():
         if not str(size).isdecimal() or int(size) < 1:
