@@ -193,7 +193,7 @@ _NO_ERRORS = frozenset({b"null", b"{}", b'""', b"[]", b"false", b"0"})
 
 
 def worse_reason(before: str | None, new: str | None) -> str | None:
-    """Of two finish reasons of one answer, that of a failure, or else the first."""
+    """The one of two finish reasons of an answer that stands for a failure, or else the first."""
     if new is None or new in NO_REASON:
         return before
     if before is None or REASONS.get(new, "finish_reason") is not None:

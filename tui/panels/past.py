@@ -12,7 +12,7 @@ from tui.panels.stages import cell_words, fitted, head_words
 from tui.widgets.rows import Row, Rows, Word, bar, padded, spread, titled, wrapped
 
 _ROLES = {"complete": "good", "pass": "good", "stopped": "text", "goes on": "warn", "inconclusive": "warn"}
-"""Of states; the others are bad."""
+"""The roles of states; the others are bad."""
 _STATE_CELLS = 12
 _BEST_CELLS = 25
 _DATE_FROM = 72  # from this width on, the list shows the date and not only the age
