@@ -244,6 +244,8 @@ def test_a_session_whose_leader_is_a_zombie_is_still_ours() -> None:
     with subprocess.Popen(words, env=environment, start_new_session=True, stdout=subprocess.PIPE) as leader:
         assert leader.stdout is not None
         child = psutil.Process(int(leader.stdout.readline()))
+        # Amid its exec a process has no environment; the kernel renames it before it shows the new one.
+        wait_until(lambda: child.name() == "sleep" and VARIABLE in child.environ())
         wait_until(lambda: psutil.Process(leader.pid).status() == psutil.STATUS_ZOMBIE)
         found = [record.server.pid for record in list_servers()]
         child.kill()
