@@ -21,10 +21,11 @@ MIN_FIRST_SHARE = 0.5  # of the first tokens, which do not arrive alone
 MIN_OF_BUSY = 1.5
 """How many times the busy share the overdue share must be: what is overdue is an estimate, see `_overdue_ns`."""
 MIN_FULL_TIME = MIN_SHARE
-"""How much of its time the host must have been full to have caused that share of bursts."""
-MIN_SHARE_ON_FULL_HOST = 0.9
-"""On a full host an engine or a proxy on it may wait for a core as well, and emit what has gathered meanwhile; but only
-what gathers by its nature gathers nearly every event."""
+"""How much of its time the host must have been full to have caused that share of bursts.
+
+An engine or a proxy on it waits for a core as well, and then emits at once what has gathered. How many events that are
+does not tell the two apart: nginx without buffering gathered from 12 to 99.98 % of vLLM's on two cores.
+"""
 MAX_TOKEN_NS = 50_000_000
 """The time between tokens that is taken for a stream's first burst, at most: before it lies the prompt's processing."""
 
@@ -79,13 +80,11 @@ def _overdue_ns(counts: Mapping[str, int]) -> tuple[float, float]:
 
 
 def on_host(bursts: Bursts | None, full_share: float | None) -> Bursts | None:
-    """The same bursts, put down to nobody if the host was full for so long that an engine on it may have caused them.
+    """The same bursts, put down to nobody unless the host is known to have had a core to spare for an engine on it.
 
-    `full_share` is the share of the time in which the host had no core to spare; None if unknown.
+    `full_share` is the share of the time in which it had none; None if unknown.
     """
-    if bursts is None or full_share is None or full_share < MIN_FULL_TIME or not bursts.held_back:
-        return bursts
-    if max(bursts.share, bursts.first_share) >= MIN_SHARE_ON_FULL_HOST:
+    if bursts is None or not bursts.held_back or (full_share is not None and full_share < MIN_FULL_TIME):
         return bursts
     return msgspec.structs.replace(bursts, held_back=None)
 

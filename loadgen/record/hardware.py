@@ -315,12 +315,19 @@ def host_means(samples: Sequence[HostSample], start_s: float, end_s: float) -> d
 
 
 def full_host_share(samples: Sequence[HostSample], start_s: float, end_s: float) -> float | None:
-    """The share of a window in which the host was 90 % busy or more; None if unknown.
+    """The share of a window in which the host had no core to spare; None if unknown.
 
-    Its mean does not tell: a host that is full under load is idle while the engine stands still.
+    Its mean does not tell: a host that is full under load is idle while the engine stands still. The first sample in
+    the window covers time before it, and does not count.
     """
-    known = _known([sample for sample in samples if start_s <= sample.t_s <= end_s], "cpu_percent")
-    return sum(value >= _FULL_HOST_PERCENT for value in known) / len(known) if known else None
+    within = [sample for sample in samples if start_s <= sample.t_s <= end_s][1:]
+    known = [(sample.cores, sample.cpu_percent) for sample in within if sample.cpu_percent is not None]
+    return sum(percent >= _full_percent(cores) for cores, percent in known) / len(known) if known else None
+
+
+def _full_percent(cores: int) -> float:
+    """From which use of all cores a host has none to spare: on two, half an idle core is no core for a third thread."""
+    return min(_FULL_HOST_PERCENT, 100 * (1 - 0.5 / max(1, cores)))
 
 
 def gpu_stages(

@@ -16,17 +16,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from loadgen.schema.result import Result, StageResult
 from loadgen.store.runs import read_result
 from tests.others.client import Answer, ask
-from tests.others.servers import STARTS, Others, Served
+from tests.others.servers import STARTS, Others, Served, first_at_a_core
 
 ROOT = Path(__file__).parents[2]
-REQUESTS, OSL = 16, 32
+REQUESTS, OSL = 16, 64
 WORDS = "the quick brown fox jumps over the lazy dog and every stream waits for its turn at a server".split()
 PROMPTS = [" ".join(WORDS[(start + 7 * at) % len(WORDS)] for at in range(64)) for start in range(REQUESTS)]
 ENDPOINTS = ("completions", "chat")
@@ -98,17 +98,6 @@ def run(served: Served, folder: Path, *options: str) -> Ended:
         [*command, *options], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     return Ended(done.returncode, done.stdout, read_result(path) if path.exists() else None)
-
-
-@contextmanager
-def first_at_a_core() -> Iterator[None]:
-    """Run this thread before those of the engine, which otherwise keep it from a core for longer than a TTFT."""
-    with suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def independent(served: Served, endpoint: str, prompts: Sequence[str]) -> list[Answer]:

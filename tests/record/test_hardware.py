@@ -303,10 +303,16 @@ def test_the_hosts_figures_are_means_over_the_window() -> None:
 
 
 def test_the_host_is_full_for_a_share_of_the_window() -> None:
-    percents = [None, 95.0, 90.0, 10.0, 10.0, 99.0]
-    looks = [HostSample(float(second), 2, 0, 99, 0.5, percent) for second, percent in enumerate(percents)]
-    assert full_host_share(looks, 0.0, 4.0) == 0.5
-    assert full_host_share(looks[:1], 0.0, 4.0) is None
+    percents = [99.0, None, 95.0, 80.0, 10.0, 10.0, 99.0]
+
+    def share(cores: int, end_s: float) -> float | None:
+        looks = [HostSample(float(second), cores, 0, 99, 0.5, percent) for second, percent in enumerate(percents)]
+        return full_host_share(looks, 0.0, end_s)
+
+    assert share(2, 5.0) == 0.5  # no half a core is idle at 80 %
+    assert share(16, 5.0) == 0.25
+    assert share(1, 2.0) == 1.0
+    assert share(2, 0.5) is share(2, 1.0) is None  # what the first sample covers is not of the window
 
 
 def test_looks_that_are_forgotten_do_not_come_back() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from loadgen.record import hardware
 from loadgen.schema.result import StageResult
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import outcome
@@ -23,7 +24,11 @@ def verdicts(stage: StageResult) -> set[str]:
     return {verdict.id for verdict in stage.verdicts}
 
 
-async def test_output_that_is_held_back_is_put_down_to_the_path(paced: Simulator) -> None:
+async def test_output_that_is_held_back_is_put_down_to_the_path(
+    paced: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The other tests leave this host no core to spare, where the verdict is silent.
+    monkeypatch.setattr(hardware, "_full_percent", lambda cores: 101.0)
     paced.faults("hold:seconds=0.2")
     try:
         result, error = await outcome(attach(paced, load=LOAD))
