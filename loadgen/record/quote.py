@@ -32,6 +32,7 @@ MAX_BEHIND = 0.05  # of the rate of an open loop
 CHANCE = 3.0  # standard deviations of the number of arrivals
 MAX_CARRIED = 0.1  # of the streams: with more, E2E is that of the short ones
 MAX_FAILED = 0.01  # of the requests
+MAX_OVERDUE = 0.1  # of the streams' time, where nobody knows who held the output back
 FULL_PERCENT = 100.0
 _OUTPUT = ("output-drift", "output-broken", "output-degenerate")  # ids of verdicts
 _MAX_COUNT = 1 << 53  # in an edited result, which floats cannot hold
@@ -176,7 +177,9 @@ def _behind(stage: StageResult) -> str | None:
 
 def _known(result: Result, stage: StageResult) -> Iterator[str]:
     """The rules for whose verdicts a stage has the evidence."""
-    if result.measured_by is None:
+    bursts = stage.bursts
+    is_explained = bursts is None or bursts.held_back is not None or bursts.overdue <= MAX_OVERDUE
+    if result.measured_by is None and is_explained:
         yield "client"
     if stage.others is not None:
         yield "other-traffic"
@@ -425,7 +428,7 @@ RULES = (
         "client",
         "free the client's cores, give it more, or remove what is between it and the engine",
         verdicts=("client-limited", "stream-buffered", "truth", "accounting", "clock-moved"),
-        unknown="whether the client kept up is not known",
+        unknown="whether the client kept up, or who held the output back, is not known",
     ),
     QuoteRule(
         "other-traffic",

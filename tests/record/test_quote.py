@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from loadgen.record.quote import RULES, QuotedRun, QuotedStage, judge, quote_of
+from loadgen.schema.result import Bursts
 from loadgen.store.runs import read_result
+from tests.metrics.served import run_of, served
 
 FILES = Path(__file__).parents[1] / "store" / "foreign" / "files"
 NAMED = dict.fromkeys(("the model", "the engine's version", "the GPUs", "how the server was started"), "known")
@@ -167,6 +169,20 @@ def test_quote_of_a_file_of_another_tool(name: str, broken: set[str]) -> None:
     assert quote is not None
     assert {problem.rule for problem in quote.problems} == broken
     assert {"client", "prefix-cache", "speculation"} <= {*quote.not_checked}
+
+
+@pytest.mark.parametrize(
+    ("overdue", "held_back", "is_checked"),
+    [(0.5, None, False), (0.5, False, True), (0.05, None, True)],  # as on a full host
+)
+def test_quote_of_output_that_nobody_is_known_to_have_held_back(
+    overdue: float, *, held_back: bool | None, is_checked: bool
+) -> None:
+    run = run_of(served(1))
+    bursts = Bursts(0.6, 0.6, 10, 80.0, overdue, client_busy=0.05, held_back=held_back)
+    quote = quote_of(replace(run, stages=[replace(stage, bursts=bursts) for stage in run.stages]))
+    assert quote is not None and ("client" in quote.kept) == is_checked
+    assert ("client" in quote.not_checked) == (not is_checked)
 
 
 def test_every_rule_is_in_the_manual() -> None:
