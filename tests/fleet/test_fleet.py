@@ -196,7 +196,7 @@ async def test_the_pace_of_the_last_stage_sizes_the_next(engine: Simulator, monk
     monkeypatch.setattr(fleet_module, "workers_for", size)
     async with driven(engine, 1) as run:
         # For longer than a few ticks, at which it is sampled.
-        run.begin(0, concurrency=4, requests=400)
+        run.begin(0, concurrency=4, requests=120)
         await run.until(lambda tick: tick.finished == 0)
         run.begin(1, concurrency=4, requests=4)
         await run.until(lambda tick: tick.finished == 1)
@@ -218,14 +218,14 @@ async def test_equal_shares_after_a_worker_died(engine: Simulator) -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_request_count_without_a_dead_workers_share(engine: Simulator, how: signal.Signals) -> None:
     async with driven(engine, 2) as run:
-        run.begin(0, concurrency=4, requests=400)
+        run.begin(0, concurrency=4, requests=160)
         await run.until(lambda tick: tick.held == 4 and run.count(0, "completed") > 0)
         os.kill(run.fleet.pids[0], how)
         tick = await run.until(lambda tick: tick.finished == 0)
         assert tick.finished_why == "all requests were answered but those of 1 of 2 workers, which died"
         assert run.adds_up(0)
         assert run.count(0, "lost") == run.count(0, "unfinished") == 2
-        assert 200 < run.count(0, "sent") < 400
+        assert 80 < run.count(0, "sent") < 160
     (death,) = run.deaths
     words = "sent no tick for 1.5 s and was killed" if how == signal.SIGSTOP else f"was killed by {how.name}"
     assert death == f"worker 0 {words}; 2 streams are lost with it"
@@ -245,10 +245,10 @@ async def test_stage_ends_without_its_workers(engine: Simulator) -> None:
 
 
 def without_last_record(path: Path) -> Dataset:
-    path.write_text("Tell me a story.\n" * 100)
+    path.write_text("Tell me a story.\n" * 40)
     data = index_dataset(str(path))
     index = Path(data.index)
-    os.truncate(index, index.stat().st_size * 99 // 100)
+    os.truncate(index, index.stat().st_size * 39 // 40)
     return data
 
 
@@ -263,7 +263,7 @@ async def test_callback_error_ends_one_worker(engine: Simulator, tmp_path: Path)
         await run.until(lambda tick: not tick.held)
         assert run.adds_up(0)
     (death,) = run.deaths
-    assert "died with status 1: IndexError: index 99 is out of bounds" in death
+    assert "died with status 1: IndexError: index 39 is out of bounds" in death
 
 
 async def test_a_worker_that_is_stopped_and_goes_on_is_not_lost(engine: Simulator) -> None:

@@ -30,7 +30,7 @@ def adds_up(result: Result) -> bool:
 
 
 async def test_a_stopped_worker_is_ended_and_the_run_goes_on(engine: Simulator) -> None:
-    run = run_of(attach(engine, load={"workers": 2, "osl": 50, "requests": 120}))
+    run = run_of(attach(engine, load={"workers": 2, "osl": 50, "requests": 60}))
     result = await finish(run, once(flowing, stop_one))
     assert (result.state, run.error, result.client.workers) == ("complete", None, 1)
     (reported,) = [event.text for event in result.events if event.kind == "error"]
@@ -40,15 +40,6 @@ async def test_a_stopped_worker_is_ended_and_the_run_goes_on(engine: Simulator) 
     assert result.stages[0].stop_reason == "all requests were answered but those of 1 of 2 workers, which died"
     assert result.client.limited
     assert "worker" in (result.client.why or "")
-    assert left_behind() == []
-
-
-async def test_a_worker_that_is_interrupted_says_so_in_words(engine: Simulator) -> None:
-    run = run_of(attach(engine, load={"workers": 2, "osl": 50, "requests": 120}))
-    interrupt = once(flowing, lambda _: os.kill(processes_of_ours("loadgen.worker")[0].pid, signal.SIGINT))
-    result = await finish(run, interrupt)
-    (reported,) = [event.text for event in result.events if event.kind == "error"]
-    assert "was killed by SIGINT; " in reported
     assert left_behind() == []
 
 

@@ -169,7 +169,7 @@ async def test_a_canary_that_is_never_answered_is_reported_when_the_run_ends(
     monkeypatch.setattr("loadgen.run.canary.IDLE_S", 0.0)  # however short the wait was
     act = in_turn(
         (streaming, lambda _: engine.faults("silent")),  # the one stream of the load is under way: canaries alone
-        (lambda snapshot: snapshot.load.stage_elapsed_s > 2.0, Stop()),
+        (lambda snapshot: snapshot.load.stage_elapsed_s > 1.0, Stop()),
     )
     load = {"requests": None, "duration": "60s", "concurrency": 1, "osl": 8_000}
     result, error = await outcome(attach(engine, load=load, canary=OFTEN), act)

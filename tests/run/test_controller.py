@@ -35,36 +35,40 @@ def later_than(s: float) -> Callable[[Snapshot], bool]:
     return lambda snapshot: snapshot.load.stage_elapsed_s > s
 
 
-async def test_a_stage_that_is_held_goes_on_past_its_end_until_the_next(engine: Simulator) -> None:
+async def test_a_stage_that_is_held_or_extended_goes_on_past_its_end(engine: Simulator) -> None:
     seen: list[Snapshot] = []
     steps = in_turn(
-        (flowing, Hold()),
-        (later_than(2.0), NextStage()),
-        (at_stage(2), Stop()),
+        (at_stage(1), Extend()),
+        (at_stage(2), Hold()),
+        (later_than(1.5), NextStage()),
+        (at_stage(3), Hold()),
+        (later_than(1.5), Extend()),
+        (at_stage(4), Hold()),
+        (later_than(0.6), Pause()),
+        (lambda snapshot: snapshot.phase == "paused", Resume()),
     )
 
     def act(run: Run, snapshot: Snapshot) -> None:
         seen.append(snapshot)
         steps(run, snapshot)
 
-    load = lasting("500ms", concurrency=[2, 3])
-    result, error = await outcome(attach(engine, load=load), act)
+    result, error = await outcome(attach(engine, load=lasting("500ms", concurrency=[1, 2, 3, 4])), act)
     assert error is None
     held = [snapshot.load for snapshot in seen if snapshot.load.held_open]
-    assert held and all(load.stage_progress is None and load.concurrency == 2 for load in held)
-    assert [stage.target.concurrency for stage in result.stages] == [2, 3]
-    assert result.stages[0].measured_s > 1
-    assert texts(result, "load") == ["conc 2 is held", "next stage"]
-
-
-async def test_extending_what_is_held_gives_it_an_end_again(engine: Simulator) -> None:
-    act = in_turn((flowing, Hold()), (later_than(2.0), Extend()))
-    result, error = await outcome(attach(engine, load=lasting("500ms")), act)
-    assert error is None
-    (stage,) = result.stages
-    assert stage.stop_reason == "its time was up"
-    assert stage.measured_s > 1.2
-    assert texts(result, "load") == ["conc 4 is held", "conc 4 extended by 0.5 s"]
+    assert held and all(load.stage_progress is None and load.concurrency in (2, 3, 4) for load in held)
+    assert [(stage.target.concurrency, stage.stop_reason) for stage in result.stages] == [
+        (1, "its time was up"),
+        (2, "the operator moved on"),
+        (3, "its time was up"),
+        (4, "the operator paused"),
+        (4, "its time was up"),
+    ]
+    extended, held_until_next, held_and_extended, *_ = (stage.measured_s for stage in result.stages)
+    assert extended > 0.9 and held_until_next > 1 and held_and_extended > 1.2
+    assert texts(result, "load") == [
+        *("conc 1 extended by 0.5 s", "conc 2 is held", "next stage"),
+        *("conc 3 is held", "conc 3 extended by 0.5 s", "conc 4 is held"),
+    ]
 
 
 async def test_a_stage_that_settles_is_held_too(engine: Simulator) -> None:
@@ -180,13 +184,15 @@ async def test_what_cannot_be_done_is_reported_and_changes_nothing(engine: Simul
         (lambda snapshot: snapshot.phase == "holding", Pause()),
         (lambda snapshot: snapshot.phase == "holding", Hold()),
         (lambda snapshot: snapshot.phase == "holding", NextStage()),
+        (lambda snapshot: snapshot.phase == "holding", SetConcurrency(7)),
+        (at_stage(4), NextStage()),
         (lambda snapshot: snapshot.phase == "holding", Stop()),
         (lambda snapshot: snapshot.phase == "stopping", SetConcurrency(3)),
         (lambda snapshot: snapshot.phase == "done", FollowPlan(PlanRequest("knee"))),
     )
     result, error = await outcome(attach(engine, load=lasting("60s")), act, hold_open=True)
     assert (result.state, error) == ("complete", None)
-    assert [stage.target.concurrency for stage in result.stages] == [4, 2, 4]
+    assert [stage.target.concurrency for stage in result.stages] == [4, 2, 4, 7]
     refused = texts(result, "error")
     starts = [
         'plan refused: search = "slo" needs a limit',
@@ -202,16 +208,6 @@ async def test_what_cannot_be_done_is_reported_and_changes_nothing(engine: Simul
     assert all(map(str.startswith, refused, starts)), refused
     assert refused[-1] == "load refused: the run is ending"
     assert len(refused) == len(starts) + 1
-
-
-async def test_a_held_stage_that_is_paused_has_its_end_again(engine: Simulator) -> None:
-    act = in_turn(
-        (flowing, Hold()),
-        (later_than(0.6), Pause()),
-        (lambda snapshot: snapshot.phase == "paused", Resume()),
-    )
-    result, _ = await outcome(attach(engine, load=lasting("500ms")), act)
-    assert [stage.stop_reason for stage in result.stages] == ["the operator paused", "its time was up"]
 
 
 async def test_a_ramp_that_begins_while_nothing_runs_has_a_first_wave(engine: Simulator) -> None:

@@ -1,5 +1,6 @@
 """The run's figures for Prometheus: what a scraper gets while a run goes on, and that the port ends with it."""
 
+import asyncio
 import json
 import re
 import socket
@@ -35,26 +36,37 @@ def values(family: Metric, suffix: str = "", **labels: str) -> list[float]:
     ]
 
 
-async def exported(engine: Simulator) -> tuple[Run, dict[str, Metric]]:
+Exported = tuple[Run, dict[str, Metric]]
+
+
+@pytest.fixture(scope="module")
+def exported(shared: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """A run of two stages, and the last scrape that it answered."""
-    run = run_of(attach(engine, load=LADDER), metrics_address=("127.0.0.1", 0))
-    port = run.metrics_port
-    assert port is not None
     last: dict[str, Metric] = {}
 
-    def scrape(run: Run, snapshot: Snapshot) -> None:
-        nonlocal last
-        if snapshot.phase != "done":
-            last = scraped(port)
+    async def scraped_run() -> Run:
+        run = run_of(attach(shared, load=LADDER), metrics_address=("127.0.0.1", 0))
+        port = run.metrics_port
+        assert port is not None
 
-    await finish(run, scrape)
-    with pytest.raises(httpx.ConnectError):
-        scraped(port)
-    return run, last
+        def scrape(_: Run, snapshot: Snapshot) -> None:
+            nonlocal last
+            if snapshot.phase != "done":
+                last = scraped(port)
+
+        await finish(run, scrape)
+        with pytest.raises(httpx.ConnectError):
+            scraped(port)
+        return run
+
+    shared.forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("exported"))
+        return asyncio.run(scraped_run()), last
 
 
-async def test_what_is_scraped_is_what_the_result_says(engine: Simulator) -> None:
-    run, found = await exported(engine)
+def test_what_is_scraped_is_what_the_result_says(exported: Exported) -> None:
+    run, found = exported
     assert run.result is not None
     for stage in run.result.stages:
         labels = {"stage": str(stage.index + 1), "load": stage.label, "isl": "16", "osl": "8"}
@@ -73,8 +85,8 @@ async def test_what_is_scraped_is_what_the_result_says(engine: Simulator) -> Non
     assert values(found["vramp_run_info"], profile="test", run_id=run.folder.name) == [1]
 
 
-async def test_every_expression_of_the_dashboard_names_what_is_exported(engine: Simulator) -> None:
-    _, found = await exported(engine)
+def test_every_expression_of_the_dashboard_names_what_is_exported(exported: Exported) -> None:
+    _, found = exported
     # A counter that counts nothing yet has no sample.
     known = {sample.name for family in found.values() for sample in family.samples} | set(found)
     known |= {f"{name}_total" for name, family in found.items() if family.type == "counter"}

@@ -155,12 +155,12 @@ async def test_load_on_a_server_that_dies_ends_and_the_monitor_goes_on() -> None
 
     with simulator() as engine:
         act = in_turn(
-            (at_stage(1), SetConcurrency(2)),
+            (at_stage(1), SetConcurrency(5)),
             (loaded, lambda _: engine.process.kill()),
             (at_stage(3), Stop()),
         )
         result, error = await outcome(quiet(engine), act)
-    assert (error, [stage.target.concurrency for stage in result.stages]) == (None, [0, 2, 0])
+    assert (error, [stage.target.concurrency for stage in result.stages]) == (None, [0, 5, 0])
     assert any("nothing but failures" in text for text in texts(result, "error"))
 
 

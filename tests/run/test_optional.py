@@ -258,10 +258,10 @@ async def test_token_ids_refused_inside_a_stream_become_text(error: bytes) -> No
 
     server = Server(post)
     async with serving(server) as url:
-        result, error_of_run = await outcome(profile({"engine": "attach", "url": url}))
-    (note,) = [note for note in texts(result, "server") if note.startswith("the server refuses")]
+        accepted = await learn(url)
+    (note,) = [note for note in accepted.notes if note.startswith("the server refuses")]
     assert note.endswith("does without: prompts of token ids (they are text)")
-    assert (error_of_run, result.stages[0].requests.completed, len(server.bodies)) == (None, 20, 2 + 20)
+    assert accepted.vocabulary.words and len(server.bodies) == 2
 
 
 async def test_an_engine_that_is_only_busy_inside_a_stream_is_asked_once() -> None:
@@ -273,13 +273,16 @@ async def test_an_engine_that_is_only_busy_inside_a_stream_is_asked_once() -> No
     assert len(server.bodies) == 1
 
 
-@pytest.mark.parametrize("names", [["max_tokens", "temperature"], ["ignore_eos"]])
-async def test_the_load_is_sent_in_the_form_that_was_accepted(names: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("endpoint", "names"), [("chat", ["max_tokens", "temperature"]), ("completions", ["prompt", "ignore_eos"])]
+)
+async def test_the_load_is_sent_in_the_form_that_was_accepted(endpoint: str, names: list[str]) -> None:
     server = Server(refusing(names, named=False))
     async with serving(server) as url:
-        result, error = await outcome(profile({"engine": "attach", "url": url}, load={"endpoint": "chat"}))
+        result, error = await outcome(profile({"engine": "attach", "url": url}, load={"endpoint": endpoint}))
     assert (error, result.stages[0].requests.completed) == (None, 20)
-    assert not any(name in body for body in server.bodies[-20:] for name in names)
+    assert not any(name in body for body in server.bodies[-20:] for name in names if name != "prompt")
+    assert not any(isinstance(body.get("prompt"), list) for body in server.bodies[-20:])
     assert {body.get("max_tokens", body.get("max_completion_tokens")) for body in server.bodies[-20:]} == {8}
 
 

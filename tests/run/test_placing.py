@@ -2,20 +2,24 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.report.text import text_report
+from loadgen.run.operations import Stop
 from loadgen.run.run import Run
 from loadgen.schema.shared import Placement
 from loadgen.system import parse_cpus
 from tests.engines import Simulator, attach, profile, simulator
-from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours, run_of
+from tests.run.driving import finish, flowing, in_turn, left_behind, processes_of_ours, run_of
 
 USABLE = frozenset(os.sched_getaffinity(0))
 FIRST = min(USABLE)
+ENDLESS: dict[str, Any] = {"requests": None, "duration": "60s"}
 several_cpus = pytest.mark.skipif(len(USABLE) < 2, reason="there is nothing to choose from on one CPU")
 
 
@@ -29,18 +33,23 @@ async def placed(run: Run) -> tuple[Placement, set[frozenset[int]]]:
             (words,) = [line.split()[1] for line in lines if line.startswith("Cpus_allowed_list:")]
             allowed.add(parse_cpus(words))
 
-    result = await finish(run, once(flowing, look))
+    result = await finish(run, in_turn((flowing, look), (flowing, Stop())))
     assert run.error is None
     assert result.client.placement is not None
     assert (result.client.placement.words in text_report(result)) == result.client.placement.pinned
     return result.client.placement, allowed
 
 
+@pytest.fixture(scope="module")
+def pinned() -> Iterator[Simulator]:
+    """A server on one CPU."""
+    with simulator(before=("taskset", "-c", str(FIRST))) as running:
+        yield running
+
+
 @several_cpus
-async def test_workers_avoid_the_cpus_of_an_attached_server() -> None:
-    with simulator(before=("taskset", "-c", str(FIRST))) as engine:
-        run = run_of(attach(engine, load={"workers": None, "requests": 400}))
-        where, allowed = await placed(run)
+async def test_workers_avoid_the_cpus_of_an_attached_server(pinned: Simulator) -> None:
+    where, allowed = await placed(run_of(attach(pinned, load={"workers": None, **ENDLESS})))
     assert where.pinned
     assert FIRST in parse_cpus(where.avoided)
     assert FIRST not in parse_cpus(where.cpus)
@@ -55,7 +64,7 @@ async def test_workers_avoid_the_cpus_of_a_server_of_ours(tmp_path: Path) -> Non
     vllm.write_text(f'#!/bin/sh\n[ "$1" = serve ] || exit 1\nshift 2\nexec {words}\n')
     vllm.chmod(0o755)
     server = {"engine": "vllm", "command": str(vllm), "model": "some/model"}
-    run = run_of(profile(server, load={"requests": 400}), force=True)
+    run = run_of(profile(server, load={**ENDLESS}), force=True)
     where, allowed = await placed(run)
     assert where.pinned
     assert FIRST not in parse_cpus(where.cpus)
@@ -64,22 +73,21 @@ async def test_workers_avoid_the_cpus_of_a_server_of_ours(tmp_path: Path) -> Non
 
 
 async def test_a_server_that_may_use_every_cpu_leaves_workers_unpinned(engine: Simulator) -> None:
-    where, allowed = await placed(run_of(attach(engine, load={"requests": 400})))
+    where, allowed = await placed(run_of(attach(engine, load={**ENDLESS})))
     assert (where.pinned, where.why) == (False, "the server may use every CPU that vramp may use")
     assert allowed == {USABLE}
 
 
 async def test_cpus_can_be_named(engine: Simulator) -> None:
-    run = run_of(attach(engine, load={"requests": 400, "workers": 2, "cpus": str(FIRST)}))
+    run = run_of(attach(engine, load={**ENDLESS, "workers": 2, "cpus": str(FIRST)}))
     where, allowed = await placed(run)
     assert (where.pinned, where.why, where.cpus) == (True, "named in load.cpus", str(FIRST))
     assert allowed == {frozenset({FIRST})}
 
 
 @several_cpus
-async def test_placement_can_be_turned_off() -> None:
-    with simulator(before=("taskset", "-c", str(FIRST))) as engine:
-        where, allowed = await placed(run_of(attach(engine, load={"requests": 400, "cpus": "all"})))
+async def test_placement_can_be_turned_off(pinned: Simulator) -> None:
+    where, allowed = await placed(run_of(attach(pinned, load={**ENDLESS, "cpus": "all"})))
     assert (where.pinned, allowed) == (False, {USABLE})
 
 

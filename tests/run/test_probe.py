@@ -60,7 +60,7 @@ async def test_responses_have_the_isl_of_a_chat_and_usage(engine: Simulator) -> 
 
 async def test_clients_hang_up_and_the_engine_runs_empty(engine: Simulator) -> None:
     # Long enough that no stream is over before its client hangs up.
-    load = {"endpoint": "chat", "isl": 32, "osl": 300, "cancel": {"share": 0.5, "after": "100ms"}}
+    load = {"endpoint": "chat", "isl": 32, "osl": 120, "cancel": {"share": 0.5, "after": "100ms"}}
     result, error = await outcome(attach(engine, load=load))
     requests = result.stages[0].requests
     assert (error, result.state) == (None, "complete")
@@ -76,7 +76,7 @@ async def test_clients_hang_up_and_the_engine_runs_empty(engine: Simulator) -> N
 
 
 async def test_the_seed_decides_who_hangs_up_and_every_slot_is_filled_again(engine: Simulator) -> None:
-    load = {"osl": 300, "cancel": {"share": 0.3, "after": "50ms"}, "requests": 16, "concurrency": 4}
+    load = {"osl": 150, "cancel": {"share": 0.3, "after": "50ms"}, "requests": 16, "concurrency": 4}
     results = [await outcome(attach(engine, load=load | {"workers": workers})) for workers in (1, 2)]
     first, second = (result.stages[0].requests for result, _ in results)
     assert first.cancelled == second.cancelled > 0

@@ -31,7 +31,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Snapshot]:
     )
 
     async def record() -> Run:
-        run = run_of(profile(MANAGED, load={"requests": 400}))
+        run = run_of(profile(MANAGED, load={"requests": 250}))
 
         def act(run: Run, snapshot: Snapshot) -> None:
             shown.append(snapshot)

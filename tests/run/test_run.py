@@ -13,11 +13,10 @@ from loadgen.record.record import Record
 from loadgen.run.operations import Abort, Note, Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
 from loadgen.run.run import Run
 from loadgen.schema.result import Result
-from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
 from loadgen.store.runs import read_result
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
-from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours, run_of
+from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours, run_of, texts
 
 # The main job.
 
@@ -51,14 +50,14 @@ async def test_a_managed_run_leaves_a_true_result_and_no_process(tmp_path: Path)
 async def test_workers_run_before_others_where_they_may_and_the_result_says_so(engine: Simulator) -> None:
     classes: set[int] = set()
 
-    def look(run: Run, snapshot: Snapshot) -> None:
-        if flowing(snapshot):
-            workers = processes_of_ours("loadgen.worker")
-            classes.update(os.sched_getscheduler(worker.pid) & ~os.SCHED_RESET_ON_FORK for worker in workers)
+    def look(_: Run) -> None:
+        workers = processes_of_ours("loadgen.worker")
+        classes.update(os.sched_getscheduler(worker.pid) & ~os.SCHED_RESET_ON_FORK for worker in workers)
 
     for wanted in (True, False):
         classes.clear()
-        result = await finish(run_of(attach(engine, load={"requests": 300, "realtime": wanted})), look)
+        run = run_of(attach(engine, load={"requests": None, "duration": "60s", "realtime": wanted}))
+        result = await finish(run, in_turn((flowing, look), (flowing, Stop())))
         shares = {frozenset({os.SCHED_RR}): 1.0, frozenset({os.SCHED_OTHER}): 0.0}
         assert result.client.realtime == pytest.approx(shares[frozenset(classes)], abs=0.1)
         assert wanted or result.client.realtime == 0
@@ -82,23 +81,16 @@ async def test_requests_agree_with_the_truth_and_the_journal_with_the_result(eng
     assert result.stages[0].latency_ms["ttft"].count == 64
 
 
-async def test_what_is_sent_does_not_depend_on_the_workers(engine: Simulator) -> None:
-    load = {"workers": 3, "concurrency": 5, "requests": 23, "warmup": 4}
+async def test_a_ladder_is_sent_as_planned_by_several_workers(engine: Simulator) -> None:
+    load = {"workers": 3, "concurrency": [1, 2, 8], "requests": 23, "warmup": 4}
     result, _ = await outcome(attach(engine, load=load))
-    requests = result.stages[0].requests
-    assert (requests.warmup, requests.sent, requests.completed) == (4, 23, 23)
-    assert engine.truth()["requests"]["completed"] == 28
+    counts = [(stage.requests.warmup, stage.requests.sent, stage.requests.completed) for stage in result.stages]
+    assert counts == [(4, 23, 23)] * 3
+    assert engine.truth()["requests"]["completed"] == 1 + 3 * 27
     assert result.client.workers == 3
-    assert result.stages[0].concurrency.peak == 5
-
-
-async def test_a_ladder_in_one_run(engine: Simulator) -> None:
-    result, _ = await outcome(attach(engine, load={"concurrency": [1, 2, 8], "requests": 16}))
     assert [stage.target.concurrency for stage in result.stages] == [1, 2, 8]
-    assert [stage.requests.completed for stage in result.stages] == [16, 16, 16]
     assert [stage.concurrency.peak for stage in result.stages] == [1, 2, 8]
     assert all(stage.stop_reason == "all requests were answered" for stage in result.stages)
-    assert engine.truth()["requests"]["completed"] == 49
 
 
 async def test_time_bounds_a_stage_and_warm_up_is_left_out(engine: Simulator) -> None:
@@ -114,13 +106,21 @@ async def test_time_bounds_a_stage_and_warm_up_is_left_out(engine: Simulator) ->
     assert stage.duration_s - stage.measured_s > 0.45
 
 
-async def test_open_loop(engine: Simulator) -> None:
-    load = {"rate": 50.0, "requests": 40, "arrival": "poisson"}
-    result, _ = await outcome(attach(engine, load=load))
-    stage = result.stages[0]
-    assert (stage.target.rate, stage.target.concurrency, stage.target.arrival) == (50.0, None, "poisson")
-    assert stage.requests.completed == 40
-    assert stage.latency_ms["ttft_from_intended"].count == 40
+async def test_queue_of_an_open_loop_behind_a_cap_is_not_a_client_limit(engine: Simulator) -> None:
+    load = {"rate": 400.0, "max_concurrency": 4, "requests": 60, "osl": 32, "arrival": "poisson"}
+    result, error = await outcome(attach(engine, load=load))
+    stage, client = result.stages[0], result.client
+    assert error is None
+    assert (stage.target.rate, stage.target.concurrency, stage.target.arrival) == (400.0, None, "poisson")
+    assert (stage.requests.completed, stage.concurrency.peak) == (60, 4)
+    assert stage.latency_ms["ttft_from_intended"].count == 60
+    (capped,) = [verdict for verdict in stage.verdicts if verdict.id == "capped"]
+    assert capped.text.startswith("target rate 400/s, 4 streams at most: ") and not capped.bad
+    # Only what a free slot could have taken is late; the wait for one is in the TTFT from the intended time.
+    lag_ms, ttft = client.send_lag_ms.mean, stage.latency_ms
+    waited_ms = (ttft["ttft_from_intended"].mean or 0) - (ttft["ttft"].mean or 0)
+    assert lag_ms is not None and waited_ms > 10 * lag_ms
+    assert "schedule" not in (client.why or "")
 
 
 async def test_chat_is_calibrated_to_the_isl_and_tool_calls_are_output(engine: Simulator) -> None:
@@ -165,15 +165,6 @@ async def test_what_the_operator_requests_during_the_start_is_not_lost() -> None
     assert [event.text for event in result.events if event.kind == "load"] == ["conc 4 -> conc 3"]
 
 
-async def test_an_open_run_holds_after_the_plan_and_goes_on_by_hand(engine: Simulator) -> None:
-    act = in_turn(
-        (lambda snapshot: snapshot.phase == "holding", SetConcurrency(7)),
-        (flowing, Stop()),
-    )
-    result, _ = await outcome(attach(engine), act, hold_open=True)
-    assert [stage.target.concurrency for stage in result.stages] == [4, 7]
-
-
 async def test_streams_that_are_cut_off_are_unfinished(engine: Simulator) -> None:
     load = {"requests": None, "duration": "60s", "osl": 50}
     run = run_of(attach(engine, load=load))
@@ -191,14 +182,19 @@ async def test_streams_that_are_cut_off_are_unfinished(engine: Simulator) -> Non
 # Failures of streams.
 
 # The kinds that are read from an answer are tested in tests/stream/test_channel.py.
-FAULTS = [("reset:every=4", "reset"), ("stall:every=4", "stall")]
+FAULTS: list[tuple[str, dict[str, float], str]] = [
+    ("reset:every=4", {}, "reset"),
+    ("stall:every=4", {"stall_timeout_s": 1.0}, "stall"),
+    ("stall:every=4", {"timeout_s": 0.6}, "timeout"),
+]
 
 
-@pytest.mark.parametrize(("fault", "kind"), FAULTS)
-async def test_failures_are_counted_by_kind_and_the_rest_goes_on(engine: Simulator, fault: str, kind: str) -> None:
+@pytest.mark.parametrize(("fault", "limits", "kind"), FAULTS)
+async def test_failures_are_counted_by_kind_and_the_rest_goes_on(
+    engine: Simulator, fault: str, limits: dict[str, float], kind: str
+) -> None:
     engine.faults(fault)
-    timing = {"stall_timeout_s": 1.0} if kind == "stall" else {}
-    result, error = await outcome(attach(engine, load=timing))
+    result, error = await outcome(attach(engine, load=limits))
     requests = result.stages[0].requests
     # The first request, before the load, is number 1: of the 20 that follow, 4, 8, 12, 16 and 20 are struck.
     assert requests.errors == {kind: 5}
@@ -217,14 +213,8 @@ async def test_oddities_that_are_no_failures(engine: Simulator, faults: list[str
     assert requests.retried > 0
 
 
-async def test_a_deadline_for_each_stream(engine: Simulator) -> None:
-    engine.faults("stall:every=4")
-    result, _ = await outcome(attach(engine, load={"timeout_s": 0.6}))
-    assert result.stages[0].requests.errors == {"timeout": 5}
-
-
 async def test_nothing_but_failures_ends_the_run_with_a_reason(engine: Simulator) -> None:
-    load = {"requests": None, "duration": "60s"}
+    load = {"requests": None, "duration": "60s", "concurrency": 5}
     act = once(flowing, lambda _: engine.faults("http_503"))
     result, error = await outcome(attach(engine, load=load), act)
     assert isinstance(error, LoadError)
@@ -284,38 +274,36 @@ async def test_a_server_that_never_becomes_ready() -> None:
     assert left_behind() == []
 
 
-async def test_a_server_that_dies_under_load() -> None:
-    parts = profile(MANAGED, load={"requests": None, "duration": "60s"})
-    pids: list[int] = []
+async def test_a_server_that_dies_under_load_leaves_its_evidence() -> None:
+    def kill(run: Run) -> None:
+        processes_of_ours("loadgen.simulator")[0].kill()
 
-    def kill(snapshot: Snapshot) -> None:
-        assert snapshot.server.pid is not None
-        os.kill(snapshot.server.pid, signal.SIGKILL)
-
-    def act(_: Run, snapshot: Snapshot) -> None:
-        if flowing(snapshot) and not pids:
-            pids.append(1)
-            kill(snapshot)
-
-    result, error = await outcome(parts, act)
-    assert isinstance(error, LoadError)
+    run = run_of(profile(MANAGED, load={"requests": None, "duration": "60s"}))
+    result = await finish(run, once(flowing, kill))
+    assert isinstance(run.error, LoadError)
     assert result.state == "server_died"
     assert "SIGKILL" in result.reason
     assert result.stages[0].requests.completed > 0
+    title = (run.folder / "evidence" / "evidence.md").read_text().partition("\n")[0]
+    assert title.startswith("# the server was killed by SIGKILL ") and " during the load: " in title
+    assert "Application startup complete" in (run.folder / "evidence" / "server.log").read_text()
     assert left_behind() == []
 
 
-async def test_a_worker_that_dies_is_reported_and_the_rest_goes_on(engine: Simulator) -> None:
-    load = {"requests": None, "duration": "3s", "workers": 2, "osl": 50}
-
-    def kill_one(_: Run) -> None:
-        processes_of_ours("loadgen.worker")[0].kill()
-
-    result, error = await outcome(attach(engine, load=load), once(flowing, kill_one))
-    assert (result.state, error) == ("complete", None)
-    assert any("was killed by SIGKILL" in event.text for event in result.events if event.kind == "error")
-    assert result.stages[0].requests.completed > 0
+async def test_a_worker_that_is_interrupted_is_reported_and_the_rest_goes_on(engine: Simulator) -> None:
+    load = {"requests": None, "duration": "60s", "workers": 2, "osl": 50}
+    act = in_turn(
+        (flowing, lambda _: processes_of_ours("loadgen.worker")[0].send_signal(signal.SIGINT)),
+        (lambda snapshot: any(event.kind == "error" for event in snapshot.events), SetConcurrency(2)),
+        (lambda snapshot: len(snapshot.stages) == 2 and flowing(snapshot), Stop()),
+    )
+    result, error = await outcome(attach(engine, load=load), act)
+    assert (result.state, error) == ("stopped", None)
+    (reported,) = texts(result, "error")
+    assert "was killed by SIGINT; " in reported
+    assert all(stage.requests.completed > 0 for stage in result.stages)
     assert result.client.workers == 1
+    assert left_behind() == []
 
 
 async def test_without_any_worker_the_result_is_partial(engine: Simulator) -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from loadgen.profile.schema import Profile
 from loadgen.record.record import Record
-from loadgen.run.operations import Abort, Extend, NextStage, SetConcurrency, Stop
+from loadgen.run.operations import Abort, NextStage, SetConcurrency, Stop
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
-from tests.engines import Simulator, attach, profile, simulator
+from tests.engines import Simulator, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, once, outcome, run_of
 
 # Bends at 2 streams (16 ms / 8 ms a stream): early enough for a short test, slow enough for a busy machine.
@@ -91,30 +91,16 @@ async def test_too_few_streams_are_inconclusive(engine: Simulator) -> None:
     assert "of at least 10000 streams completed" in stage.inconclusive
 
 
-async def test_the_operator_stops_a_search_and_keeps_what_there_is(engine: Simulator) -> None:
-    run = run_of(searching(engine, {"search": "knee"}))
-    result = await finish(run, once(lambda snapshot: len(snapshot.stages) == 2, Stop()))
-    assert (result.state, result.search) == ("stopped", None)
-    assert loads(result) == [1, 2]
-
-
-async def test_the_operator_extends_a_stage(engine: Simulator) -> None:
-    plain = attach(engine, load={"requests": None, "duration": "1s", "osl": 4, "isl": 1})
-    result, _ = await outcome(plain, act=once(flowing, Extend()))
-    (stage,) = result.stages
-    assert stage.measured_s > 1.9
-    assert any(event.text == "conc 4 extended by 1 s" for event in result.events)
-
-
-async def test_a_stage_next_to_the_plan_is_no_point_of_it(engine: Simulator) -> None:
+async def test_a_search_goes_on_after_a_stage_by_hand_and_keeps_what_there_is_when_stopped(engine: Simulator) -> None:
     act = in_turn(
         (flowing, SetConcurrency(5)),
         (lambda snapshot: len(snapshot.stages) == 2, NextStage()),
+        (lambda snapshot: len(snapshot.stages) == 4, Stop()),
     )
-    result, error = await outcome(searching(engine, {"search": "knee", "most": 2}), act=act)
-    assert error is None
+    result, error = await outcome(searching(engine, {"search": "knee"}), act=act)
+    assert (error, result.state, result.search) == (None, "stopped", None)
     # The knee's first point was broken off, so it is measured after all.
-    assert loads(result)[:4] == [1, 5, 1, 2]
+    assert loads(result) == [1, 5, 1, 2]
 
 
 async def test_an_open_loop_beyond_the_server_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
