@@ -7,6 +7,7 @@ server's own words.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -168,14 +169,14 @@ def _events_of(content: bytes) -> list[Event]:
 
 
 def _status_of(error: bytes) -> int:
-    """The HTTP status that an error names; a server that names none failed by itself: 500."""
+    """The HTTP status that an error names; 500, a failure of the server, if it names none of an error."""
     try:
         value = msgspec.json.decode(error)
     except UNDECODABLE:
         return 500
     while isinstance(value, dict):
         code = str(value.get("code", value.get("error_code")))
-        if len(code) == 3 and code.isascii() and code.isdigit():
+        if re.fullmatch("[45][0-9]{2}", code):
             return int(code)
         value = value.get("error", value.get("response"))
     return 500

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen.stream.ending import read_answer
@@ -93,6 +93,7 @@ def test_the_reason_that_a_gateway_replaced_counts() -> None:
     assert judged(delta(content="a"), event({"choices": [native]}), DONE)[0] == {"aborted": 1}
 
 
+STATUSES = frozenset(map(str, range(400, 600)))
 ERROR = {"message": WORDS, "type": "server_error", "code": 502}
 ERRORS = {
     "error": event({"error": ERROR}),
@@ -121,6 +122,21 @@ ERRORS = {
         {"type": "response.failed", "response": {"error": {"message": WORDS}, "status": "failed"}}
     ),
 }
+
+
+CODES = st.integers() | st.text(max_size=4) | st.integers(0, 999).map(str) | st.integers(100, 599) | st.none()
+
+
+@given(CODES, CODES, st.sampled_from(["code", "error_code"]))
+@example(200, 422, "code")
+@example(200, None, "code")
+@example("201", 302, "error_code")
+def test_an_error_has_the_status_of_an_error(outer: Any, inner: Any, key: str) -> None:
+    error = {"error": {"message": WORDS, key: inner}, key: outer}
+    named = next((int(code) for code in (outer, inner) if str(code) in STATUSES), 500)
+    answer = read_answer(event(error).split(b"\r\n", 1)[1].removesuffix(b"\r\n"))
+    assert answer.failed is not None
+    assert answer.error_status == named
 
 
 @pytest.mark.parametrize("form", ERRORS)
