@@ -26,7 +26,8 @@ START_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 18
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 _OPENING = re.compile(r"\ufeff?\s*\[")
-_SPACE = re.compile(r"[\s,]*")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_LONGEST_WORD = len("-Infinity")  # what is cut within the last characters may be whole once more is read
 _KEPT_MESSAGE = 400
 _GZIP = b"\x1f\x8b"
 
@@ -116,19 +117,31 @@ def array_records(key: str, path: Path, file: BinaryIO) -> Iterator[RawRecord]:
     window = _Window(key, path, file)
     if not window.opens_array():
         raise malformed(key, path, 1, "expected a JSON array")
-    while not window.at_end():
+    following = window.following()
+    while following != "]":
         while True:
             try:
                 _, end = decode(window.text, window.at)
                 break
             except json.JSONDecodeError as error:
                 at = error.pos - window.at
-                if not window.grow():
+                is_open = error.msg.startswith("Unterminated")
+                goes_on = is_open or error.pos + _LONGEST_WORD > len(window.text)
+                if not goes_on or not window.grow():
                     line = window.line + window.text.count("\n", window.at, window.at + at)
-                    cut = error.pos >= len(window.text.rstrip()) or error.msg.startswith("Unterminated")
+                    cut = is_open or window.at + at >= len(window.text.rstrip())
                     why = f"expected JSON; {error.msg}{'; is the file cut off?' if cut else ''}"
                     raise malformed(key, path, line, why) from None
         yield RawRecord(window.line, window.offset, window.step(end - window.at))
+        following = window.following()
+        if following == ",":
+            window.step(1)
+            window.following()
+        elif following != "]":
+            raise malformed(key, path, window.line, f"expected a comma or ] after a record, not {following!r}")
+    window.step(1)
+    if window.following(or_end=True):
+        raise malformed(key, path, window.line, "expected nothing after the ] that closes the array")
 
 
 class _Window:
@@ -149,8 +162,8 @@ class _Window:
             raise malformed(self._key, self._path, self.line, "expected records of less than 64 MiB")
         read = self._file.read(max(_CHUNK_BYTES, len(self.text)))
         whole = self._rest + read
-        # The last character may be cut in the middle.
-        for cut in range(4):
+        # The last character may be cut in the middle, unless the file ends there.
+        for cut in range(4 if read else 1):
             try:
                 self.text += whole[: len(whole) - cut].decode()
             except UnicodeDecodeError as error:
@@ -178,14 +191,16 @@ class _Window:
         self.step(start.end() if start else 0)
         return start is not None
 
-    def at_end(self) -> bool:
-        """Consume a separator; True at the closing bracket, raises `ProfileError` where it is missing."""
+    def following(self, *, or_end: bool = False) -> str:
+        """Consume white space, and return the character behind it; at the end of the file, "" if that may be there."""
         while True:
             space = _SPACE.match(self.text, self.at)
             self.step(space.end() - self.at if space else 0)
             if self.at < len(self.text):
-                return self.text[self.at] == "]"
+                return self.text[self.at]
             if not self.grow():
+                if or_end:
+                    return ""
                 raise malformed(
                     self._key, self._path, self.line, "expected the ] that closes the array; is the file cut off?"
                 )

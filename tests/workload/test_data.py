@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import io
 import json
 import os
 from collections.abc import Callable
@@ -12,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
+from loadgen.workload import files
 from loadgen.workload.data import DatasetReader, index_dataset
-from loadgen.workload.files import index_folder
+from loadgen.workload.files import array_records, index_folder
 from loadgen.workload.records import parse_record
 from loadgen.workload.work import record_for
 
+NEWLINES = "\n" * 1_000_000  # no more of the file is read than shows what is wrong
 DEEP = "[" * 100_000 + "]" * 100_000
 TALK = {
     "conversations": [{"from": "human", "value": "Grüße an euch alle"}, {"from": "gpt", "value": "four and more of it"}]
@@ -222,7 +225,13 @@ def test_lines(tmp_path: Path) -> None:
         ("", ["no prompts"]),
         ("[]", ["no prompts"]),
         ('[{"conversations": 3}]', ["line 1", "conversations"]),
-        (json.dumps([TALK], indent=1) + "x", []),
+        (json.dumps([TALK], indent=1) + "x", ["line 14", "nothing after the ]"]),
+        (json.dumps([TALK]) + "\n\n[]", ["line 3", "nothing after the ]"]),
+        (f"[{json.dumps(TALK)},\n,{json.dumps(TALK)}]", ["line 2", "expected JSON"]),
+        (f"[,\n{json.dumps(TALK)}]", ["line 1", "expected JSON"]),
+        (f"[{json.dumps(TALK)},\n]", ["line 2", "expected JSON"]),
+        (f"[{json.dumps(TALK)}\n{json.dumps(TALK)}]", ["line 2", "expected a comma"]),
+        (f"[{json.dumps(TALK)},,{json.dumps(TALK)}{NEWLINES}]", ["line 1", "expected JSON"]),
         ("[" + json.dumps(TALK) + ",\n{oops}]", ["line 2", "expected JSON"]),
         ("[" + json.dumps(TALK), ["cut off"]),
         ('{"prompt": "a"}\n{"prompt": ""}', ["line 2", "prompt"]),
@@ -237,9 +246,6 @@ def test_lines(tmp_path: Path) -> None:
 )
 def test_malformed_data_says_where_and_what(tmp_path: Path, text: str, words: list[str]) -> None:
     path = written(tmp_path, text)
-    if not words:
-        assert index_dataset(path).records == 1
-        return
     with pytest.raises(ProfileError) as caught:
         index_dataset(path)
     assert all(word in str(caught.value) for word in [path, *words])
@@ -264,6 +270,49 @@ def test_no_room_for_the_index(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="no room for its index"):
         index_dataset(str(data))
     index.unlink()
+
+
+def in_array_of(text: bytes) -> list[bytes]:
+    return [raw.content for raw in array_records("load.data", Path("d.json"), io.BytesIO(text))]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+RECORDS = st.lists(st.dictionaries(st.text(max_size=3), JSON, max_size=3), max_size=4)
+LAYOUT = st.tuples(st.sampled_from([None, 0, 1]), st.booleans())
+
+
+@given(RECORDS, LAYOUT, st.integers(1, 40))
+def test_an_array_is_read_the_same_in_pieces_of_any_size(
+    records: list[object], layout: tuple[int | None, bool], piece: int
+) -> None:
+    text = json.dumps(records, indent=layout[0], ensure_ascii=layout[1]) + "\n"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_CHUNK_BYTES", piece)
+        found = in_array_of(text.encode(errors="surrogatepass" if layout[1] else "replace"))
+    assert repr([*map(json.loads, found)]) == repr(json.loads(text))  # NaN is not equal to itself
+
+
+@given(
+    RECORDS, LAYOUT, st.integers(0, 200), st.integers(0, 2), st.sampled_from(["", ",", "]", "[", "}", "x", " ", "{}"])
+)
+def test_an_array_is_taken_if_it_is_json_and_refused_if_not(
+    records: list[object], layout: tuple[int | None, bool], at: int, cut: int, put: str
+) -> None:
+    text = json.dumps(records, indent=layout[0])
+    text = text[:at] + put + text[at + cut :]
+    try:
+        expected = len(json.loads(text)) if text.lstrip().startswith("[") else None
+    except json.JSONDecodeError:
+        expected = None
+    if expected is not None:
+        assert len(in_array_of(text.encode())) == expected
+    else:
+        with pytest.raises(ProfileError, match=r"^load\.data: d\.json: line [0-9]+: expected "):
+            in_array_of(text.encode())
 
 
 @given(st.binary(max_size=60), st.sampled_from(["sharegpt", "jsonl", "text"]))
