@@ -66,7 +66,7 @@ class _Record(msgspec.Struct):
     output_length: int | None = None
 
 
-_decode = msgspec.json.Decoder(_Record).decode
+_decode = msgspec.json.Decoder(_Record, strict=False).decode  # 5.0 is a count, too
 _SHAPE = (
     '{"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} or '
     '{"conversations": [{"from": "human", "value": "..."}, ...]}'

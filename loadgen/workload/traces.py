@@ -71,6 +71,17 @@ def timestamp_s(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
+def whole_number(value: object) -> int:
+    """A whole number, which some exporters write as a text or as 5.0; raises ValueError."""
+    try:
+        return int(str(value))
+    except ValueError:
+        number = float(str(value))
+        if number.is_integer():
+            return int(number)
+        raise
+
+
 _PUBLISHED = (
     _Csv(
         "Azure",
@@ -93,7 +104,7 @@ class _JsonRow(msgspec.Struct):
     hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
 
 
-_decode_json = msgspec.json.Decoder(_JsonRow).decode
+_decode_json = msgspec.json.Decoder(_JsonRow, strict=False).decode  # 5.0 is a count, too
 _JSON = '{"timestamp": milliseconds, "input_length": tokens, "output_length": tokens}'
 
 
@@ -245,6 +256,9 @@ def _text(field: bytes) -> str:
 def _csv_parser(csv: _Csv, names: list[str]) -> Callable[[bytes], TraceRow]:
     at, isl, osl = (names.index(name) for name in (csv.at, csv.isl, csv.osl))
 
+    def tokens(field: bytes) -> int:
+        return whole_number(field.decode())
+
     def parse(line: bytes) -> TraceRow:
         fields = line.split(b",")
         if len(fields) != len(names):
@@ -252,8 +266,8 @@ def _csv_parser(csv: _Csv, names: list[str]) -> Callable[[bytes], TraceRow]:
             raise ValueError(f"expected {counted(len(names), 'column')} as in the header, found {len(fields)}; {why}")
         return TraceRow(
             _value(csv.at, fields[at], csv.seconds, csv.time, MAX_SECONDS),
-            int(_value(csv.isl, fields[isl], int, "a whole number of tokens", _MAX_TOKENS)),
-            int(_value(csv.osl, fields[osl], int, "a whole number of tokens", _MAX_TOKENS)),
+            int(_value(csv.isl, fields[isl], tokens, "a whole number of tokens", _MAX_TOKENS)),
+            int(_value(csv.osl, fields[osl], tokens, "a whole number of tokens", _MAX_TOKENS)),
         )
 
     return parse

@@ -1,6 +1,7 @@
 """Traces: the published formats, what is left out and reported, what cannot be read, and how prompts are shared."""
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -87,6 +88,16 @@ def test_traces_as_they_are_published(
     assert data.span_s == pytest.approx(times_s[-1], abs=1e-5)
     assert data.longest == max(isl + osl for isl, osl in lengths)
     assert data.note is not None and data.note.startswith(kind)
+
+
+@pytest.mark.parametrize("text", [MOONCAKE, AZURE_2023, BURST_1])
+def test_a_whole_float_is_a_count(tmp_path: Path, text: str) -> None:
+    written_as_floats = re.sub(r"(?<=[:,])( ?[0-9]+)(?=[,}\r\n])", r"\1.0", text)
+    assert written_as_floats != text
+    plain = rows(index_dataset(written(tmp_path, text)))
+    assert rows(index_dataset(written(tmp_path, written_as_floats))) == plain
+    with pytest.raises(ProfileError, match="line"):
+        index_dataset(written(tmp_path, written_as_floats.replace(".0", ".5")))
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:

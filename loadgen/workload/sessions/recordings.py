@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
@@ -33,6 +34,7 @@ from loadgen.workload.traces import (
     require_blocks,
     require_lengths,
     timestamp_s,
+    whole_number,
 )
 
 _WEKA = '{"id": "...", "block_size": 64, "requests": [{"t": seconds, "in": tokens, "out": tokens, "hash_ids": [...]}]}'
@@ -64,7 +66,7 @@ class _WekaSession(msgspec.Struct):
     block_size: int = 64
 
 
-_decode_weka = msgspec.json.Decoder(_WekaSession).decode
+_decode_weka = msgspec.json.Decoder(_WekaSession, strict=False).decode  # 5.0 is a count, too
 
 
 def weka_session(content: bytes, left_out: Counter[str]) -> SessionTree | None:
@@ -139,7 +141,7 @@ class MooncakeRow(msgspec.Struct):
     hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
 
 
-_decode_mooncake = msgspec.json.Decoder(MooncakeRow).decode
+_decode_mooncake = msgspec.json.Decoder(MooncakeRow, strict=False).decode
 
 
 def mooncake_row(content: bytes, block_size: int) -> MooncakeRow:
@@ -315,10 +317,8 @@ def _seconds(span: Mapping[str, object], *names: str) -> float:
     """A time in Unix nanoseconds, or as an ISO text; UTC if that has no zone."""
     value = _first(span, *names)
     try:
-        if isinstance(value, str) and not value.isdigit():
-            seconds = timestamp_s(value)
-        else:
-            seconds = int(str(value)) / 1e9
+        is_date = isinstance(value, str) and re.fullmatch(r"[0-9]+(\.0*)?", value) is None
+        seconds = timestamp_s(str(value)) if is_date else whole_number(value) / 1e9
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not 0 <= seconds <= MAX_SECONDS:
@@ -330,7 +330,7 @@ def _tokens(attributes: Mapping[str, object], *names: str) -> int:
     """A number of tokens; 0 if there is none."""
     value = _first(attributes, *names) or 0
     try:
-        tokens = int(str(value))
+        tokens = whole_number(value)
     except (TypeError, ValueError, OverflowError):
         tokens = -1
     if not 0 <= tokens <= MAX_TOKENS:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
 from loadgen.workload.sessions.data import SessionReader
 from loadgen.workload.sessions.index import index_sessions
+from loadgen.workload.sessions.recordings import otel_spans
 from loadgen.workload.sessions.tree import SessionTree
 
 WEKA: dict[str, Any] = {
@@ -215,6 +219,31 @@ def test_messages_say_what_a_prompt_repeats(tmp_path: Path) -> None:
     ]
     (tree,) = trees(written(tmp_path / "a.json", otlp(*spans)))
     assert [(each.base, each.shared) for each in tree.requests] == [(None, 0), (0, 4), (1, 2)]
+
+
+@pytest.mark.parametrize("rows", [[WEKA], [row("a", 0, 1024, hash_ids=[3, 4]), row("a", 9, 512, hash_ids=[3])]])
+def test_a_whole_float_is_a_count_in_rows(tmp_path: Path, rows: list[object]) -> None:
+    plain = written(tmp_path / "a.json", *rows)
+    floats = tmp_path / "b.json"
+    floats.write_text(re.sub(r"(?<=[ \[])([0-9]+)(?=[],}])", r"\1.0", plain.read_text()))
+    assert trees(floats) == trees(plain)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.sampled_from([int, float, str, lambda n: f"{n}.0"]))
+def test_a_whole_float_is_a_count_and_a_time(isl: int, osl: int, form: Callable[[int], Any]) -> None:
+    values = {"gen_ai.usage.input_tokens": form(isl), "gen_ai.usage.output_tokens": form(osl)}
+    times = {"start_time_unix_nano": form(10**18), "end_time_unix_nano": form(10**18 + 10**9)}
+    record = {"name": "chat", "span_id": "1", "trace_id": "t", "attributes": values, **times}
+    (read,) = otel_spans(json.dumps(record).encode())
+    assert (read.isl, read.osl, read.start_s, read.end_s) == (isl, osl, 1e9, 1e9 + 1)
+
+
+@given(st.floats().filter(lambda number: not number.is_integer()) | st.text(st.characters(categories=["L"])))
+def test_what_is_no_whole_number_is_no_count(given_count: object) -> None:
+    attributes = {"gen_ai.usage.input_tokens": str(given_count) or "none"}
+    record = {"span_id": "1", "attributes": attributes, "start_time": "2026-01-31", "end_time": "2026-01-31"}
+    with pytest.raises(ValueError, match="input_tokens: expected a number of tokens"):
+        list(otel_spans(json.dumps(record).encode()))
 
 
 def test_times_of_spans_without_a_zone_are_utc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
