@@ -9,7 +9,7 @@ Unknown fields of a body are ignored, as by vLLM.
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from random import Random
 from typing import Any, TypeVar, cast
@@ -36,7 +36,7 @@ from loadgen.simulator.faults import (
 )
 from loadgen.simulator.ground_truth import TOKEN_HEADER, GroundTruth, ServedSession
 from loadgen.simulator.http import Connection, Request
-from loadgen.simulator.physics import SIZE_OF_POOL
+from loadgen.simulator.physics import SIZE_OF_POOL, Physics
 from loadgen.simulator.scores import MAX_TOP, Scores
 from loadgen.simulator.service import Service
 from loadgen.simulator.vllm_events import Events, ResponseEvents, encode
@@ -277,8 +277,9 @@ class Api:
             raise RequestRefused(400, f"cannot be changed while the engine runs: {', '.join(sorted(fixed))}")
         try:
             # JSON does not distinguish 8 from 8.0.
-            whole = ("max_num_seqs", "max_num_batched_tokens")
-            typed: dict[str, Any] = {name: int(value) if name in whole else value for name, value in changes.items()}
+            counts = {field.name for field in fields(Physics) if isinstance(field.default, int)}
+            whole = {name: int(value) for name, value in changes.items() if name in counts and value.is_integer()}
+            typed: dict[str, Any] = changes | whole
             self._service.engine.physics = replace(self._service.engine.physics, **typed)
         except (ProfileError, TypeError) as error:
             raise RequestRefused(400, str(error)) from None

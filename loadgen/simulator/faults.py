@@ -48,6 +48,7 @@ from loadgen.errors import ProfileError
 from loadgen.simulator import tokens
 from loadgen.simulator.answers import AnswerStream, Exchange, WholeAnswer
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, chunk
+from loadgen.simulator.physics import MAX_SECONDS
 from loadgen.simulator.scores import Scores
 from loadgen.simulator.vllm_events import DONE, encode
 
@@ -110,6 +111,8 @@ def parse_fault(text: str) -> Fault:
             raise ProfileError(f"fault {text!r}: {key}={value!r} is not a number")
         if values[key] < 0 or (key in ("nth", "every", "tokens") and values[key] < 1):
             raise ProfileError(f"fault {text!r}: {key}={value} is too small")
+        if key == "seconds" and values[key] > MAX_SECONDS:
+            raise ProfileError(f"fault {text!r}: seconds={value} is longer than a day")
     return Fault(kind=kind, **values)  # type: ignore[arg-type]  # the reader of each key made its type
 
 

@@ -12,6 +12,10 @@ from loadgen.errors import ProfileError
 
 SIZE_OF_POOL = frozenset({"kv_blocks", "block_size", "max_model_len", "prefix_caching", "startup_s"})
 """Fixed once the engine has started: a running pool cannot be resized."""
+MAX_SECONDS = 86_400
+_MOST = {"_ms": 3_600_000, "_s": MAX_SECONDS}
+"""An hour for a part of a step, a day for a start: an engine that takes longer looks like one that hangs."""
+_MOST_OF_OTHERS = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +45,12 @@ class Physics:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) < 0:
-                raise ProfileError(f"{field.name}: {getattr(self, field.name)} is below zero")
+            value = getattr(self, field.name)
+            if isinstance(field.default, int) and value % 1:
+                raise ProfileError(f"{field.name}: expected a whole number, not {value}")
+            most = next((most for ending, most in _MOST.items() if field.name.endswith(ending)), _MOST_OF_OTHERS)
+            if not 0 <= value <= most:
+                raise ProfileError(f"{field.name}: expected a number from 0 to {most:,}, not {value!s:.20}")
         sizes = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_blocks", "block_size")
         for name in (*sizes, "tensor_parallel_size"):
             if getattr(self, name) < 1:

@@ -192,9 +192,23 @@ def test_the_engine_can_be_changed_while_it_runs(client: httpx.Client) -> None:
     assert client.get("/admin/config").json() == before
 
 
-@pytest.mark.parametrize("changes", [{"kv_blocks": 5}, {"base_ms": -1}, {"speed": 3}])
-def test_a_change_that_cannot_be_is_refused(client: httpx.Client, changes: dict[str, float]) -> None:
-    assert client.post("/admin/config", json=changes).status_code == 400
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"kv_blocks": 5}, "kv_blocks"),
+        ({"base_ms": -1}, "base_ms"),
+        ({"speed": 3}, "speed"),
+        ({"base_ms": 1e300}, "base_ms: expected a number from 0 to 3,600,000, not 1e+300"),
+        ({"max_num_seqs": 8.5}, "max_num_seqs: expected a whole number, not 8.5"),
+        ({"max_num_batched_tokens": 1e300}, "max_num_batched_tokens: expected a number from"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(client: httpx.Client, changes: dict[str, float], named: str) -> None:
+    before = client.get("/admin/config").json()
+    refused = client.post("/admin/config", json=changes)
+    assert refused.status_code == 400
+    assert named in refused.json()["error"]["message"]
+    assert client.get("/admin/config").json() == before
 
 
 def test_faults_are_shown_and_checked(client: httpx.Client) -> None:

@@ -27,7 +27,16 @@ def test_parses(text: str, fault: Fault) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["rest", "reset:often=1", "reset:share=x", "reset:share=nan", "reset:nth=1.5", "reset:every=0", "reset:nth"],
+    [
+        "rest",
+        "reset:often=1",
+        "reset:share=x",
+        "reset:share=nan",
+        "reset:nth=1.5",
+        "reset:every=0",
+        "reset:nth",
+        "stall:seconds=1e9",
+    ],
 )
 def test_a_wrong_fault_is_quoted(text: str) -> None:
     with pytest.raises(ProfileError, match=text.replace(".", r"\.")):

@@ -1,9 +1,11 @@
 from collections import deque
-from dataclasses import replace
+from dataclasses import fields, replace
 from statistics import mean
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
 from loadgen.simulator.engine import Engine
@@ -22,6 +24,20 @@ from loadgen.simulator.physics import PRESETS, Physics
 def test_impossible_physics_name_what_is_wrong(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ProfileError, match=named):
         Physics(**changes)
+
+
+NUMBERS = [field.name for field in fields(Physics) if not isinstance(field.default, bool)]
+
+
+@given(st.sampled_from(NUMBERS), st.one_of(st.floats(), st.integers()))
+def test_any_physics_that_is_taken_has_steps_of_a_sensible_length(name: str, value: float) -> None:
+    changes: dict[str, Any] = {name: value}
+    try:
+        physics = Physics(**changes)
+    except ProfileError as error:
+        assert name in str(error) or "max_" in str(error)
+        return
+    assert 100_000 <= physics.step_ns(running=1, prefill_tokens=1) <= 2 * 3600 * 10**9
 
 
 def test_the_default_saturates_between_64_and_128_streams() -> None:
