@@ -447,12 +447,10 @@ async def _exit_of(process: subprocess.Popen[bytes]) -> None:
 
 async def _end(process: subprocess.Popen[bytes]) -> int | None:
     """End the tool and whatever it started that is still in its session; returns its exit status."""
-    os.killpg(process.pid, signal.SIGTERM)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_ENDING_S):
-            await _exit_of(process)
-    os.killpg(process.pid, signal.SIGKILL)
+    for number, limit_s in ((signal.SIGTERM, _ENDING_S), (signal.SIGKILL, 1.0)):
+        os.killpg(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await _exit_of(process)
     # A process that hangs in a driver survives SIGKILL: it is left to the kernel.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        return process.wait(timeout=1.0)
-    return None
+    return process.poll()

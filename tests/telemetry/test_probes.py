@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from loadgen.errors import TelemetryError
 from loadgen.parts import PARTS, Part
 from loadgen.schema.samples import ProbeFigure, ProbeResult
+from loadgen.telemetry import probes
 from loadgen.telemetry.probes import CRITERIA, PROBES, Probe, run_probe
 
 MI300X = next(part for part in PARTS if part.word == "mi300x")
@@ -168,6 +170,18 @@ def test_a_tool_that_needs_root_shows_its_last_line(tmp_path: Path) -> None:
 
 def test_a_tool_that_prints_nothing_is_no_pass(tmp_path: Path) -> None:
     assert run(tmp_path, "rccl", "true").state == "failed"
+
+
+@pytest.mark.parametrize("ends_at", ["exit", "TERM", "KILL"])
+def test_no_call_blocks_the_event_loop_while_a_tool_ends(
+    tmp_path: Path, ends_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "_ENDING_S", 0.1)
+    monkeypatch.delattr(subprocess.Popen, "wait")
+    script = {"exit": "exit 3", "TERM": "exec sleep 600", "KILL": "trap '' TERM; while true; do sleep 600; done"}
+    result = run(tmp_path, "rccl", script[ends_at], limit_s=1.0)
+    expected = "it ended with status 3" if ends_at == "exit" else "it was ended, because it took longer than 1 s"
+    assert result.why.startswith(expected)
 
 
 def test_a_tool_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
