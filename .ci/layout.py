@@ -8,6 +8,7 @@ it runs downwards; exit code 1 here means that the chain is longer than it may b
 from __future__ import annotations
 
 import ast
+import signal
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +27,8 @@ def main() -> None:
     lines = sum(len(path.read_text().splitlines()) for path in files)
     classes = sum(isinstance(node, ast.ClassDef) for tree in trees for node in ast.walk(tree))
     functions = sum(isinstance(node, _FUNCTIONS) for tree in trees for node in tree.body)
+    # To `head`, too.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     print(f"{lines:,} lines in {len(files)} files, {classes} classes, {functions:,} functions of modules")
 
     private, once = map(sum, zip(*(private_functions(tree) for tree in trees), strict=True))
