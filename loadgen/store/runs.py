@@ -33,6 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FOLDER = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-(?P<profile>.+)")  # see `claim_folder`
 _SUFFIX = ".json"
 _NAMED = 8
+_STILL_RUNS = "the run still runs; these are its figures so far"
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -291,7 +292,10 @@ def _write(document: bytes, path: Path, what: str, *, named: bool = False) -> No
 
 
 def read_result(path: Path) -> Result:
-    """Read a result of vramp or of another tool; raises `ResultError` for anything else."""
+    """Read a result of vramp or of another tool; raises `ResultError` for anything else.
+
+    A run writes its result also while it still runs, as the result that it leaves if it is killed.
+    """
     with reported_as(f"{path}: cannot be read"):
         document = read_whole(path)
     try:
@@ -301,6 +305,8 @@ def read_result(path: Path) -> Result:
         for moment in (result.started_at, *(stage.started_at for stage in result.stages)):
             if datetime.fromisoformat(moment).tzinfo is None:
                 raise ValueError(f"a time without its zone: {moment!r}")
+        if result.finished_at is None and journal_is_held(path.parent / JOURNAL):
+            return msgspec.structs.replace(result, state="stopped", reason=_STILL_RUNS)
         return result
     except UNDECODABLE as error:
         try:

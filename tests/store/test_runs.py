@@ -67,6 +67,16 @@ def test_the_same_run_by_every_word_for_it() -> None:
     assert open_journal(str(file)) == folder / "journal.jsonl"
 
 
+def test_the_result_of_a_run_that_still_runs_does_not_say_that_it_was_killed() -> None:
+    folder = leave_run("20260101T000000Z-new", whole=False)
+    write_result(result_of(finished=False), folder / "result.json")
+    assert open_result("last").state == "failed"
+    writer = Journal(folder / "journal.jsonl")
+    result = open_result("last")
+    writer.close()
+    assert (result.state, result.reason) == ("stopped", "the run still runs; these are its figures so far")
+
+
 def test_a_folder_that_was_renamed_is_not_the_last() -> None:
     newest = leave_run("20260101T000000Z-new")
     for name in ("good-one", "20250101T000000Z-old", "3000-streams"):
