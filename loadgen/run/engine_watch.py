@@ -23,8 +23,8 @@ from loadgen.schema.engine import EngineStage, EngineView
 from loadgen.schema.journal import EngineMeasured, EnginesQuiet, Happened, Line
 from loadgen.schema.snapshot import WINDOW_S
 from loadgen.server.engines.figures import stage_of, view_of
-from loadgen.server.engines.names import ENGINES
-from loadgen.server.engines.sample import EngineSample, continued, parse_engine_metrics, sum_of, without_counts
+from loadgen.server.engines.names import ENGINES, EngineSample
+from loadgen.server.engines.sample import continued, parse_engine_metrics, sum_of, without_counts
 from loadgen.server.engines.window import is_restarted
 from loadgen.server.vllm.client import ServerClient
 

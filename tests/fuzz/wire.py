@@ -34,7 +34,8 @@ from loadgen.run.remote import SnapshotServer, _read
 from loadgen.schema.deltas import StageDelta
 from loadgen.schema.snapshot import Snapshot
 from loadgen.server.engines.figures import view_of
-from loadgen.server.engines.sample import EngineSample, parse_engine_metrics
+from loadgen.server.engines.names import EngineSample
+from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.server.process import guard_client
 from loadgen.server.vllm.client import _TOKENIZE, ServerClient, _reported
 from loadgen.simulator.api import Api

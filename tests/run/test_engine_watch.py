@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.schema.engine import EngineStage
 from loadgen.schema.journal import EngineMeasured, Happened, Line
-from loadgen.server.engines.sample import EngineSample, parse_engine_metrics, sum_of
+from loadgen.server.engines.names import EngineSample
+from loadgen.server.engines.sample import parse_engine_metrics, sum_of
 from loadgen.server.engines.window import delta
 from loadgen.server.vllm.client import ServerClient
 from tests.engines import Simulator, simulator

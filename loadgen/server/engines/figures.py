@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, EngineView, SpecDecode
-from loadgen.server.engines.names import GAUGES, LATENCIES
-from loadgen.server.engines.sample import Counters, EngineHistogram, EngineSample
+from loadgen.server.engines.names import GAUGES, LATENCIES, RATES, Counters, EngineHistogram, EngineSample
 from loadgen.server.engines.window import delta, engine_doubts, intervals_s
 
 _MIN_SPAN_S = 0.5  # for a rate: a stage boundary may be read right after a poll, and one step is no rate
@@ -28,12 +27,12 @@ def view_of(
     def rate(count: float | None) -> float | None:
         return None if count is None or not span_s else round(count / span_s, 1)
 
+    shown: dict[str, Any] = {name: getattr(sample, name) for name in GAUGES}
+    shown |= {f"{name}_per_s": rate(getattr(change, name)) for name in RATES}
     return EngineView(
-        **{name: getattr(sample, name) for name in GAUGES},
+        **shown,
         waiting_by_reason=_positive(sample.waiting_by_reason),
         prefix_hit_rate=change.prefix_hit_rate,
-        prompt_tokens_per_s=rate(change.prompt_tokens),
-        generation_tokens_per_s=rate(change.generation_tokens),
         engines={
             name: view
             for name, one in sample.engines.items()

@@ -1,4 +1,4 @@
-"""The engines that vramp reads, a block each: its series for the figures that vramp shows, or why it has none.
+"""The figures of `/metrics` that vramp reads, and a block for each engine: its series for them, or why it has none.
 
 Names differ between versions: the newest comes first, and the first one on a page is used, so that a version with both
 is not counted twice. Definitions follow the engines' sources: vLLM 0.6 (`vllm/engine/metrics.py`) to 0.33
@@ -11,7 +11,101 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from loadgen.schema.engine import EngineKind
+
+
+class EngineHistogram(msgspec.Struct, frozen=True):
+    """A histogram since the server started, in seconds; `buckets` are (upper bound, count up to it)."""
+
+    sum_s: float
+    count: float
+    buckets: tuple[tuple[float, float], ...]
+
+    @property
+    def mean_s(self) -> float:
+        return self.sum_s / self.count
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """What only grows: in a sample since the server started, in a window since the window's start."""
+
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    preemptions: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    external_queries: float | None = None
+    external_hits: float | None = None
+    prompt_tokens_by_source: Mapping[str, float] | None = None
+    """By `local_compute`, `local_cache_hit`, `external_kv_transfer`; each prompt is counted once."""
+    admission_rejections: float | None = None
+    finished: Mapping[str, float] | None = None
+    errors: Mapping[str, float] | None = None
+    drafts: float | None = None
+    drafted_tokens: float | None = None
+    accepted_tokens: float | None = None
+    accepted_by_position: Mapping[str, float] | None = None
+    offload_load_bytes: float | None = None
+    offload_store_bytes: float | None = None
+    flops_per_gpu: float | None = None
+    read_bytes_per_gpu: float | None = None
+    write_bytes_per_gpu: float | None = None
+    ttft: EngineHistogram | None = None
+    itl: EngineHistogram | None = None
+    tpot: EngineHistogram | None = None
+    e2e: EngineHistogram | None = None
+    queue: EngineHistogram | None = None
+    prefill: EngineHistogram | None = None
+    decode: EngineHistogram | None = None
+
+    @property
+    def prefix_hit_rate(self) -> float | None:
+        """The share of prompt tokens that hit the prefix cache; None if there were none, or the figures conflict.
+
+        Hits per look-up are the last resort: before mid-2026, vLLM counts a waiting request at each look-up.
+        """
+        if self.prompt_tokens_by_source is not None:
+            tokens = sum(self.prompt_tokens_by_source.values())
+            return self.prompt_tokens_by_source.get("local_cache_hit", 0.0) / tokens if tokens else None
+        return _share(self.prefix_hits, self.prefix_queries)
+
+    @property
+    def external_prefix_hit_rate(self) -> float | None:
+        return _share(self.external_hits, self.external_queries)
+
+
+def _share(hits: float | None, queries: float | None) -> float | None:
+    return None if not queries or hits is None or hits > queries else hits / queries
+
+
+COUNTER_FIELDS = Counters.__struct_fields__
+
+
+class EngineSample(Counters, frozen=True):
+    """One reading of `/metrics`; counters are since the server started."""
+
+    kind: EngineKind | None = None  # None if the page is of no known engine
+    running: float | None = None
+    waiting: float | None = None
+    waiting_by_reason: Mapping[str, float] | None = None
+    kv_usage: float | None = None  # 0 to 1, of the fullest engine
+    spec_acceptance: float | None = None  # as computed by the engine over its own time span
+    spec_length: float | None = None
+    started_unix_s: float | None = None  # if the page is of a single process
+    unavailable: Mapping[str, str] = msgspec.field(default_factory=dict)
+    engines: Mapping[str, EngineSample] = msgspec.field(default_factory=dict)
+    """Each engine by the value of its label, if there are several."""
+
+    @property
+    def open_requests(self) -> float | None:
+        """Requests running or waiting; None if the engine does not say."""
+        return None if self.running is None or self.waiting is None else self.running + self.waiting
+
+    @property
+    def is_idle(self) -> bool | None:
+        return None if self.open_requests is None else self.open_requests == 0
 
 
 class EngineFigure(NamedTuple):
@@ -44,7 +138,11 @@ def _of(*series: str, absent: str = "", zero: str = "", label: str = "") -> Engi
 LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode")
 """The figures that are histograms."""
 GAUGES = ("running", "waiting", "kv_usage", "preemptions")
-"""The figures that are shown as they are read, by the same name in `EngineSample` and `EngineView`."""
+"""The figures that `EngineView` has as they are read, under the same name."""
+RATES = ("prompt_tokens", "generation_tokens")
+"""Counters that it has per second, as `prompt_tokens_per_s`."""
+MEANS = ("spec_acceptance", "spec_length", "flops_per_gpu", "read_bytes_per_gpu", "write_bytes_per_gpu")
+"""Of several engines or servers the mean is shown, not the sum."""
 _PARTS_OF = {
     "throughput": ("prompt_tokens", "generation_tokens"),
     "by_source": ("prompt_tokens_by_source",),

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from loadgen.server.engines.names import LATENCIES
-from loadgen.server.engines.sample import COUNTER_FIELDS, Counters, EngineHistogram, EngineSample
+from loadgen.server.engines.names import COUNTER_FIELDS, LATENCIES, Counters, EngineHistogram, EngineSample
 
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _ROUNDING_S = 1e-6

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from loadgen.server.engines.sample import EngineSample, parse_engine_metrics
+from loadgen.server.engines.names import EngineSample
+from loadgen.server.engines.sample import parse_engine_metrics
 
 FOLDER = Path(__file__).with_name("pages")
 

@@ -6,7 +6,7 @@ import pytest
 
 from loadgen.schema.engine import EngineStage, SpecDecode
 from loadgen.server.engines.figures import stage_of, view_of
-from loadgen.server.engines.sample import EngineSample
+from loadgen.server.engines.names import EngineSample
 from tests.server.engines.pages import page
 
 

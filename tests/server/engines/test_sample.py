@@ -13,10 +13,8 @@ from loadgen.errors import ServerError
 from loadgen.masking import masked
 from loadgen.schema.engine import EngineKind, EngineStage, EngineView
 from loadgen.server.engines.figures import stage_of, view_of
-from loadgen.server.engines.names import ENGINES, LATENCIES, SHOWN
+from loadgen.server.engines.names import ENGINES, LATENCIES, SHOWN, EngineHistogram, EngineSample
 from loadgen.server.engines.sample import (
-    EngineHistogram,
-    EngineSample,
     continued,
     parse_engine_metrics,
     sum_histograms,

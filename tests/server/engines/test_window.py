@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from loadgen.server.engines.sample import EngineHistogram, EngineSample, parse_engine_metrics
+from loadgen.server.engines.names import EngineHistogram, EngineSample
+from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.server.engines.window import delta, engine_doubts, intervals_s
 from tests.server.engines.pages import page
 
