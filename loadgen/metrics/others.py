@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadgen.metrics.series import Floats, TimeSeries
-from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic
+from loadgen.schema.engine import COUNT_AT_END, EngineStage, EngineView, OthersTraffic
 from loadgen.schema.journal import Ticked
 
 LAG_S = 0.75  # from an event in the engine to the tick that reports it: two intervals of 250 ms, and one of tolerance
@@ -170,7 +170,7 @@ def _rates(
     engine: EngineView | EngineStage, own: OwnTraffic, since_s: float, until_s: float, span_s: float
 ) -> Mapping[str, float | None]:
     # If either side counts tokens only when a stream ends, the counts say nothing about streams in flight.
-    late = own.reported_late or engine.kind in ("sglang", "tgi")
+    late = own.reported_late or engine.kind in COUNT_AT_END
     alone = not own.count("requests", since_s, until_s).most and not own.open_between(until_s, until_s).most
     found: dict[str, float | None] = {}
     for name in _COUNTS:

@@ -10,6 +10,8 @@ from loadgen.format import number
 from loadgen.schema.bounds import Whole
 
 EngineKind = Literal["vllm", "sglang", "tgi"]
+COUNT_AT_END: tuple[EngineKind, ...] = ("sglang", "tgi")
+"""Those that count tokens only when a request ends."""
 
 
 class EngineLatencyMs(msgspec.Struct, frozen=True):
