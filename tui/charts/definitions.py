@@ -22,6 +22,7 @@ class Series(msgspec.Struct, frozen=True):
     label: str
     role: str
     ink: Ink = "line"
+    scale: float = 1.0  # 100: a share, shown as a percentage
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ ENGINE_CHARTS = {
         (Series("engine_waiting", "waiting", "waiting", "area"), Series("engine_running", "running", "running")),
         number=fmt.setting,
     ),
-    "engine-kv": Chart("KV cache %", (Series("kv_percent", "used", "kv", "area"),), most=100.0),
+    "engine-kv": Chart("KV cache %", (Series("kv_usage", "used", "kv", "area", scale=100),), most=100.0),
     "engine-tokens": Chart(
         "tok/s",
         (
@@ -72,7 +73,7 @@ ENGINE_CHARTS = {
             Series("generation_tokens_per_s", "generation", "throughput"),
         ),
     ),
-    "engine-prefix": Chart("prefix hit %", (Series("prefix_hit_percent", "hit", "p50"),), most=100.0),
+    "engine-prefix": Chart("prefix hit %", (Series("prefix_hit_rate", "hit", "p50", scale=100),), most=100.0),
     "engine-preemptions": Chart("preemptions/s", (Series("preemptions_per_s", "preempted", "warn"),)),
     "engine-reasons": Chart(
         "waiting for",
@@ -133,15 +134,13 @@ BOX_CHARTS = {
 }
 """The overview of a box without a server: the first four if it has GPUs, else the last four."""
 
-COLUMNS = tuple(
-    dict.fromkeys(
-        series.column
-        for charts in (OVERVIEW_CHARTS, ENGINE_CHARTS, SESSION_CHARTS, BOX_CHARTS)
-        for chart in charts.values()
-        for series in chart.series
-    )
-)
-"""The columns that the history keeps."""
+COLUMNS = {
+    series.column: series.scale
+    for charts in (OVERVIEW_CHARTS, ENGINE_CHARTS, SESSION_CHARTS, BOX_CHARTS)
+    for chart in charts.values()
+    for series in chart.series
+}
+"""The columns that the history keeps, with their scale."""
 
 
 class GpuStrip(msgspec.Struct, frozen=True):

@@ -188,7 +188,7 @@ class Timeline:
     """Collects points, GPU samples and marks; no points before the load, as a slow start would take all the room."""
 
     def __init__(self) -> None:
-        self.history = History(COLUMNS)
+        self.history = History(tuple(COLUMNS))
         self.gpus = History(())
         self.marks = Marks()
         self.published: dict[tuple[int, str, str], Comparison] = {}
@@ -233,7 +233,6 @@ class Timeline:
             return {}
         return _known(engine) | {
             "preemptions_per_s": self._preemptions_per_s(engine.preemptions, t_s),
-            "prefix_hit_percent": _percent(engine.prefix_hit_rate),
             "waiting_capacity": engine.waiting_by_reason.get("capacity"),
             "waiting_deferred": engine.waiting_by_reason.get("deferred"),
         }
@@ -323,10 +322,6 @@ def _box_values(snapshot: Snapshot) -> dict[str, float | None]:
 
 
 def _known(one: SeriesPoint | EngineView) -> dict[str, float | None]:
-    """Return its fields that are columns."""
+    """Return its fields that are columns, scaled."""
     found = {column: getattr(one, column) for column in COLUMNS if column in one.__struct_fields__}
-    return found | {"kv_percent": _percent(one.kv_usage)}
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
+    return {column: None if value is None else COLUMNS[column] * value for column, value in found.items()}
