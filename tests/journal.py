@@ -1,6 +1,9 @@
-"""A journal's first line, for tests that need one and ask nothing of it."""
+"""A journal's first line, and what a record makes of lines."""
 
-from loadgen.schema.journal import RunStarted
+from collections.abc import Iterable
+
+from loadgen.record.record import Record
+from loadgen.schema.journal import Line, RunStarted
 
 STARTED = RunStarted(
     unix_s=1.7e9,
@@ -12,3 +15,10 @@ STARTED = RunStarted(
     seed=1,
     stages_planned=1,
 )
+
+
+def record_of(lines: Iterable[Line]) -> Record:
+    record = Record()
+    for line in lines:
+        record.apply(line)
+    return record

@@ -15,11 +15,6 @@ from tests.engines import NOBODY
 from tui.cli.__main__ import main
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def accept(*words: str) -> int:
     with pytest.raises(SystemExit) as ended:
         main(["accept", *words])

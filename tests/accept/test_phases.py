@@ -24,11 +24,6 @@ from tests.tui.cli.test_doctor import install, nccl, nvml, tools
 __all__ = ["nvml", "tools"]  # fixtures
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 async def test_box_and_silicon_leave_facts_and_reasons() -> None:
     one = acceptance(profile("box", "silicon"))
     await carried_out(one)

@@ -20,11 +20,6 @@ from tests.run.driving import left_behind
 PHASES = ("start", "output", "performance", "burn-in")
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def killed_under_load(parts: dict[str, Any]) -> Path:
     """The folder of an acceptance in another process that was killed while a stage ran."""
     Path("box.toml").write_text(toml(parts))

@@ -1,6 +1,8 @@
 """A certificate holds for what it was made from: neither an edit nor what goes on later makes another one of that."""
 
+import asyncio
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,30 +16,41 @@ from loadgen.store.journal import JOURNAL
 from loadgen.store.runs import read_result, write_result
 from tests.accept.simulated import acceptance, carried_out, profile
 
+PROFILE = profile("output", question_count=20)
 
-async def test_an_edited_result_is_not_what_its_journal_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    one = acceptance(profile("performance", starts=2))
-    await carried_out(one)
-    assert verify(one.folder) == []
-    path = one.folder / "02-performance" / RESULT
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an acceptance that passed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("judged"))
+        one = acceptance(PROFILE)
+        asyncio.run(carried_out(one))
+        return one.folder.absolute()
+
+
+@pytest.fixture
+def folder(judged: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(judged, tmp_path / judged.name))
+
+
+def test_an_edited_result_is_not_what_its_journal_gives(folder: Path) -> None:
+    assert verify(folder) == []
+    path = folder / "01-output" / RESULT
     result = read_result(path)
     stage = msgspec.structs.replace(result.stages[0], measured_s=result.stages[0].measured_s + 1)
     write_result(msgspec.structs.replace(result, stages=[stage]), path)
-    write_certificate_json(one.folder)
-    assert verify(one.folder) == [f"02-performance/{RESULT}: its journal gives another result"]
+    write_certificate_json(folder)
+    assert verify(folder) == [f"01-output/{RESULT}: its journal gives another result"]
 
 
-async def test_what_was_edited_or_is_gone_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    kind = profile("output", question_count=20)
-    one = acceptance(kind)
-    await carried_out(one)
-    run = one.folder / "01-output"
+def test_what_was_edited_or_is_gone_does_not_go_on(folder: Path) -> None:
+    run = folder / "01-output"
     edits: dict[Path, Callable[[bytes], bytes] | None] = {
         run / RESULT: None,
         run / JOURNAL: lambda content: content[:-1],
-        one.folder / LINES: lambda content: content.replace(b'"trials":1', b'"trials":2'),
+        folder / LINES: lambda content: content.replace(b'"trials":1', b'"trials":2'),
     }
     for path, edit in edits.items():
         before = path.read_bytes()
@@ -45,7 +58,7 @@ async def test_what_was_edited_or_is_gone_does_not_go_on(tmp_path: Path, monkeyp
         if edit is not None:
             path.write_bytes(edit(before))
         with pytest.raises(ResultError, match=re.escape(f"{run if edit is None else path}: ")):
-            acceptance(kind, one.folder)
+            acceptance(PROFILE, folder)
         path.write_bytes(before)
-    (one.folder / CERTIFICATE).unlink()
-    acceptance(kind, one.folder).close()
+    (folder / CERTIFICATE).unlink()
+    acceptance(PROFILE, folder).close()

@@ -3,6 +3,9 @@
 import pytest
 
 from loadgen.fleet import worker
+from tests.run.conftest import in_a_folder_of_its_own
+
+__all__ = ["in_a_folder_of_its_own"]  # a fixture
 
 
 @pytest.fixture

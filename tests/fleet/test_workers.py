@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +13,6 @@ from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours, run_of
 
 pytestmark = pytest.mark.usefixtures("little_patience")
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def stop_one(_: Run) -> None:

@@ -7,13 +7,12 @@ import pytest
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.record.crosscheck import account_of, truth_check, truth_verdicts, unintended_hits
-from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
 from loadgen.schema.deltas import ClientDelta, EncodedHistogram, SessionCounts, StageDelta
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, OthersTraffic, OwnRequests, SpecDecode
 from loadgen.schema.journal import EngineMeasured, Line, StageStarted, Ticked
 from loadgen.schema.result import StageResult
-from tests.journal import STARTED
+from tests.journal import STARTED, record_of
 from tests.report.test_text import counted
 
 
@@ -300,7 +299,6 @@ def milliseconds(*values: int) -> EncodedHistogram:
 
 def folded(*, open_before: int = 0, warmup: int = 1, engine: EngineStage | None = None) -> StageResult:
     """A stage of one warm-up stream and two that count."""
-    record = Record()
     lines: list[Line] = [
         STARTED,
         Ticked(
@@ -329,9 +327,7 @@ def folded(*, open_before: int = 0, warmup: int = 1, engine: EngineStage | None 
     ]
     if engine is not None:
         lines.append(EngineMeasured(t_s=2.0, index=1, engine=engine))
-    for line in lines:
-        record.apply(line)
-    return record.result().stages[0]
+    return record_of(lines).result().stages[0]
 
 
 def _delta(warmup: int) -> StageDelta:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from loadgen.format import fixed
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import merge_stages
-from loadgen.record.record import Record
 from loadgen.report.columns import host_columns
 from loadgen.report.tabular import text_lines
 from loadgen.schema.deltas import ClientDelta, StageDelta
@@ -20,7 +19,7 @@ from loadgen.schema.journal import ClockMoved, HostsJoined, HostTick, Line, Stag
 from loadgen.schema.result import StageResult, json_schema
 from loadgen.schema.shared import HostFacts
 from loadgen.store.journal import read_journal
-from tests.journal import STARTED
+from tests.journal import STARTED, record_of
 from tests.result_schema import require_schema
 
 SECOND_NS = 1_000_000_000
@@ -64,13 +63,6 @@ def lines(ticks: Sequence[Sequence[HostTick]], names: str, rate: float | None = 
 
 def stage_of(folded: Sequence[Line]) -> StageResult:
     return record_of(folded).result().stages[0]
-
-
-def record_of(folded: Sequence[Line]) -> Record:
-    record = Record()
-    for line in folded:
-        record.apply(line)
-    return record
 
 
 samples = st.lists(

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from loadgen.record.record import Record
 from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.engine import EngineStage
 from loadgen.schema.journal import (
@@ -19,7 +18,7 @@ from loadgen.schema.journal import (
 from loadgen.schema.result import StageResult
 from loadgen.store.journal import read_journal
 from loadgen.store.runs import read_result, write_result
-from tests.journal import STARTED
+from tests.journal import STARTED, record_of
 
 URLS = ("http://127.0.0.1:8000", "http://127.0.0.1:8001")
 SECOND_NS = 1_000_000_000
@@ -58,10 +57,7 @@ def tick(*parts: dict[int, StageDelta], whole: StageDelta) -> Ticked:
 
 
 def stage_of(folded: list[Line]) -> StageResult:
-    record = Record()
-    for line in folded:
-        record.apply(line)
-    return record.result().stages[0]
+    return record_of(folded).result().stages[0]
 
 
 def test_parts_are_rates_over_the_window_of_the_whole() -> None:
@@ -94,9 +90,7 @@ def test_on_disk_they_are_the_same(tmp_path: Path) -> None:
     folded = lines([tick({0: part}, {0: part}, whole=delta(2, until_s=1))])
     (tmp_path / "j").write_bytes(b"".join(encode_line(line) + b"\n" for line in folded))
     assert list(read_journal(tmp_path / "j")) == folded
-    record = Record()
-    for line in folded:
-        record.apply(line)
+    record = record_of(folded)
     write_result(record.result(), tmp_path / "r.json")
     assert read_result(tmp_path / "r.json") == record.result()
     urls = [each["url"] for each in record.result().environment["server_instances"]]
@@ -104,10 +98,7 @@ def test_on_disk_they_are_the_same(tmp_path: Path) -> None:
 
 
 def test_results_from_before_there_were_instances_are_read(tmp_path: Path) -> None:
-    record = Record()
-    for line in lines([]):
-        record.apply(line)
-    write_result(record.result(), tmp_path / "r.json")
+    write_result(record_of(lines([])).result(), tmp_path / "r.json")
     document = json.loads((tmp_path / "r.json").read_text())
     del document["stages"][0]["instances"]
     (tmp_path / "old.json").write_text(json.dumps(document))

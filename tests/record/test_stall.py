@@ -22,7 +22,7 @@ from loadgen.schema.journal import (
     Ticked,
 )
 from loadgen.schema.samples import GpuSample, GpuStatic, ServerDevices
-from tests.journal import STARTED
+from tests.journal import STARTED, record_of
 
 READY = ServerChanged(1.0, "ready", "vllm", "http://127.0.0.1:8000")
 FROZEN = EngineView(running=4.0, waiting=0.0, kv_usage=0.4, generation_tokens_per_s=0.0)
@@ -50,10 +50,7 @@ def silence(to_s: int, **changes: object) -> list[Ticked]:
 
 
 def recorded(lines: Iterable[Line]) -> Record:
-    record = Record()
-    for line in (STARTED, *lines):
-        record.apply(line)
-    return record
+    return record_of((STARTED, *lines))
 
 
 def stalled(lines: Iterable[Line]) -> list[tuple[str, str, bool]]:

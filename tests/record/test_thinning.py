@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.record.record import Record
 from loadgen.record.thinning import SPAN_S, thinned
 from loadgen.schema.deltas import ClientDelta, EncodedHistogram, StageDelta
 from loadgen.schema.engine import EngineView
@@ -26,7 +25,7 @@ from loadgen.schema.journal import (
     encode_line,
     time_of,
 )
-from tests.journal import STARTED
+from tests.journal import STARTED, record_of
 from tests.record.test_record_hosts import FACTS
 
 _COARSER = {"ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "read_lag_p99_ms"}
@@ -40,10 +39,7 @@ def latency(values_us: Sequence[int]) -> EncodedHistogram:
 
 def result(lines: Sequence[Line]) -> dict[str, Any]:
     """The result, without what says when within a span a latency occurred."""
-    record = Record()
-    for line in lines:
-        record.apply(line)
-    reported: dict[str, Any] = msgspec.to_builtins(record.result())
+    reported: dict[str, Any] = msgspec.to_builtins(record_of(lines).result())
     series = reported["series"].items()
     reported["series"] = {name: values for name, values in series if name.removesuffix("_min") not in _COARSER}
     for stage in reported["stages"]:

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.profile.schema import Profile
-from loadgen.record.record import Record
 from loadgen.report.output import compare_output, output_verdicts
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
@@ -17,6 +16,7 @@ from loadgen.schema.journal import CanaryMeasured
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
+from loadgen.store.recover import folded
 from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import finish, in_turn, once, outcome, run_of
 
@@ -45,10 +45,7 @@ async def test_a_healthy_run_is_as_it_was_without_them(engine: Simulator) -> Non
     run = run_of(attach(engine, load={"requests": 40, "osl": 32}, canary=OFTEN))
     result = await finish(run)
     (stage,), truth = result.stages, engine.truth()
-    record = Record()
-    for line in read_journal(run.folder / "journal.jsonl"):
-        record.apply(line)
-    assert record.result().canary == result.canary
+    assert folded(run.folder / "journal.jsonl").canary == result.canary
     lines = list(canaries_of(run))
     assert {line.when for line in lines} == {"before", "load", "after"}
     assert truth["canaries"]["completed"] == len(lines)

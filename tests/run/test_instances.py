@@ -10,13 +10,12 @@ import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError, WorkerError
 from loadgen.profile.schema import Profile
-from loadgen.record.record import Record
 from loadgen.run.probe import identify, probe, probe_twin
 from loadgen.run.run import Run
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.server.vllm.client import ServerClient
-from loadgen.store.journal import read_journal
+from loadgen.store.recover import folded
 from tests.engines import MANAGED, profile, simulator
 from tests.run.driving import Act, finish, flowing, left_behind, once, processes_of_ours, run_of
 
@@ -55,10 +54,7 @@ async def test_streams_are_spread_and_the_parts_add_up() -> None:
     assert len({view.pid for view in shown}) == 2
     assert [instance["url"] for instance in result.environment["server_instances"]] == [part.url for part in parts]
     assert result.environment["server_command"] == result.environment["server_instances"][0]["command"]
-    record = Record()
-    for line in read_journal(run.folder / "journal.jsonl"):
-        record.apply(line)
-    assert record.result() == result
+    assert folded(run.folder / "journal.jsonl") == result
     assert {"server-0.log", "server-1.log"} <= {path.name for path in files(run.folder)}
 
 

@@ -9,11 +9,10 @@ import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, WorkerError
 from loadgen.profile.schema import Profile
-from loadgen.record.record import Record
 from loadgen.run.operations import Abort, Note, Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
 from loadgen.run.run import Run
 from loadgen.schema.result import Result
-from loadgen.store.journal import read_journal
+from loadgen.store.recover import folded
 from loadgen.store.runs import read_result
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours, run_of, texts
@@ -68,10 +67,7 @@ async def test_requests_agree_with_the_truth_and_the_journal_with_the_result(eng
     load = {"concurrency": 16, "requests": 64, "osl": 32, "first_wave": "counted"}
     run = run_of(attach(engine, load=load, slo={"ttft_p99": "1h", "tpot_p50": "0.0001ms"}))
     result = await finish(run)
-    record = Record()
-    for line in read_journal(run.folder / "journal.jsonl"):
-        record.apply(line)
-    assert record.result() == result
+    assert folded(run.folder / "journal.jsonl") == result
     checks = result.stages[0].slo
     assert (checks["ttft_p99"].met, checks["tpot_p50"].met) == (True, False)
     truth = engine.truth()

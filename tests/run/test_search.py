@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from loadgen.profile.schema import Profile
-from loadgen.record.record import Record
 from loadgen.run.operations import Abort, NextStage, SetConcurrency, Stop
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
-from loadgen.store.journal import read_journal
+from loadgen.store.recover import folded
 from tests.engines import Simulator, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, once, outcome, run_of
 
@@ -46,10 +45,7 @@ async def test_the_knee_of_the_simulator() -> None:
     assert loads(result)[:3] == [1, 2, 4]
     assert result.search.probes == len(result.stages)
     # One server, one run, one journal, from which the same comes out.
-    record = Record()
-    for line in read_journal(run.folder / "journal.jsonl"):
-        record.apply(line)
-    assert record.result().search == result.search
+    assert folded(run.folder / "journal.jsonl").search == result.search
 
 
 async def test_the_highest_load_under_a_limit(engine: Simulator) -> None:

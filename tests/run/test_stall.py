@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from loadgen.metrics import stall
-from loadgen.record.record import Record
 from loadgen.run import engine_watch, evidence
 from loadgen.run import run as run_module
 from loadgen.run.operations import SetConcurrency, Stop, TakeEvidence
 from loadgen.run.run import Run
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
-from loadgen.store.journal import read_journal
+from loadgen.store.recover import folded
 from tests.engines import attach, profile, simulator
 from tests.run.driving import Act, finish, flowing, in_turn, once, run_of
 
@@ -94,10 +93,7 @@ async def test_each_class_of_stall_is_named_and_leaves_its_evidence(kind: str) -
     assert bad == [True] or (kind == "scheduler" and heard)
     # The operator ended it: the stacks of its threads are in its log.
     assert "Fatal Python error: Aborted" in (folder / "server.log").read_text()
-    folded = Record()
-    for line in read_journal(folder / "journal.jsonl"):
-        folded.apply(line)
-    assert [one.text for one in folded.result().verdicts] == [one.text for one in result.verdicts]
+    assert [one.text for one in folded(folder / "journal.jsonl").verdicts] == [one.text for one in result.verdicts]
 
 
 async def test_a_stall_that_clears_is_an_event_with_its_length() -> None:
