@@ -41,6 +41,7 @@ async def test_only_worker_stopped_gives_a_partial_result(engine: Simulator) -> 
     run = run_of(attach(engine, load={"requests": None, "duration": "60s", "osl": 50}))
     result = await finish(run, once(flowing, stop_one))
     assert isinstance(run.error, WorkerError)
+    assert result.state == "failed" and result.stages[0].requests.completed > 0
     assert result.reason.startswith("all workers are gone: worker 0 sent no tick for 1.5 s and was killed")
     assert adds_up(result)
     assert left_behind() == []

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from loadgen.metrics.others import LAG_S, OwnTraffic, others_now, others_of
-from loadgen.record.record import Record
 from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic, OwnRequests
-from loadgen.schema.journal import EngineMeasured, Line, StageEnded, Ticked
+from loadgen.schema.journal import EngineMeasured, StageEnded, Ticked
+from tests.journal import record_of
 from tests.metrics.served import started
 
 RUN_S, TICK_S, PROMPT = 60.0, 0.25, 512
@@ -152,7 +152,7 @@ def test_streams_shorter_than_a_tick_are_ours(others: int, seen: float) -> None:
 def test_a_canary_that_ended_and_one_that_began_in_a_tick_are_both_ours() -> None:
     canaries = OwnRequests(open=1, requests=1)
     ticks = [replace(tick(n * TICK_S, engine=engine_at(n * TICK_S, 0.0, 2.0)), own=canaries) for n in range(1, 40)]
-    others = record_of(started(), *ticks).others
+    others = record_of([started(), *ticks]).others
     assert others is not None and others.running == 0.0
 
 
@@ -209,13 +209,6 @@ def tick(t_s: float, *, output: int = 0, requests: int = 0, held: int = 0, engin
     return Ticked(t_s=t_s, span_s=TICK_S, stages={0: StageDelta()}, client=client, held=held, engine=engine)
 
 
-def record_of(*lines: Line) -> Record:
-    record = Record()
-    for line in lines:
-        record.apply(line)
-    return record
-
-
 def engine_at(t_s: float, tokens_per_s: float, running: float) -> EngineView:
     until_s = float(int(t_s))
     since_s = max(0.0, until_s - 5.0)
@@ -249,11 +242,13 @@ def test_a_stage_says_whether_others_were_there(
     ]
     reported = EngineStage(generation_tokens=int(20 * served), between_s=(0.0, 20.0))
     record = record_of(
-        started(concurrency=concurrency, settle_s=0.0),
-        *ticks,
-        StageEnded(t_s=20.0, index=0, reason="its time was up"),
-        EngineMeasured(t_s=20.1, index=0, engine=reported),
-        *(tick(20.0 + n * TICK_S) for n in range(1, 9)),
+        [
+            started(concurrency=concurrency, settle_s=0.0),
+            *ticks,
+            StageEnded(t_s=20.0, index=0, reason="its time was up"),
+            EngineMeasured(t_s=20.1, index=0, engine=reported),
+            *(tick(20.0 + n * TICK_S) for n in range(1, 9)),
+        ]
     )
     stage = record.stages[0]
     assert stage.others is not None
@@ -268,19 +263,21 @@ def test_what_late_workers_tell_after_the_engine_is_ours() -> None:
     """On a busy machine they are silent for longer than `LAG_S`; ticks go on without a word of theirs."""
     silent = [replace(tick(20.0 + n * TICK_S, held=4), span_s=0.0, behind_s=n * TICK_S) for n in range(1, 5)]
     record = record_of(
-        started(concurrency=4, settle_s=0.0),
-        *(tick(n * TICK_S, output=100, requests=1, held=4) for n in range(1, 81)),
-        StageEnded(t_s=20.0, index=0, reason="its time was up"),
-        EngineMeasured(t_s=20.1, index=0, engine=EngineStage(generation_tokens=8300, between_s=(0.0, 20.1))),
-        *silent,
-        tick(21.2, output=300, requests=3, held=4),
+        [
+            started(concurrency=4, settle_s=0.0),
+            *(tick(n * TICK_S, output=100, requests=1, held=4) for n in range(1, 81)),
+            StageEnded(t_s=20.0, index=0, reason="its time was up"),
+            EngineMeasured(t_s=20.1, index=0, engine=EngineStage(generation_tokens=8300, between_s=(0.0, 20.1))),
+            *silent,
+            tick(21.2, output=300, requests=3, held=4),
+        ]
     )
     stage = record.stages[0]
     assert stage.others is not None and not stage.others.seen
 
 
 def test_the_state_of_now_waits_for_ours_and_ends_with_the_engines_word() -> None:
-    record = record_of(started(), tick(4.75, held=2), tick(5.0, held=2, engine=engine_at(5.0, 100.0, 6.0)))
+    record = record_of([started(), tick(4.75, held=2), tick(5.0, held=2, engine=engine_at(5.0, 100.0, 6.0))])
     seen = [record.others]
     for n in range(1, 4):
         record.apply(tick(5.0 + n * TICK_S, held=2, engine=engine_at(5.0, 100.0, 6.0)))
@@ -292,14 +289,16 @@ def test_the_state_of_now_waits_for_ours_and_ends_with_the_engines_word() -> Non
 def test_tokens_of_others_count_while_they_are_watched() -> None:
     """Without load of ours, energy is per token of theirs, and nothing is known of an engine without metrics."""
     watched = record_of(
-        started(concurrency=0, settle_s=0.0),
-        *(tick(n * TICK_S, engine=engine_at(n * TICK_S, 400.0, 4.0)) for n in range(1, 41)),
+        [
+            started(concurrency=0, settle_s=0.0),
+            *(tick(n * TICK_S, engine=engine_at(n * TICK_S, 400.0, 4.0)) for n in range(1, 41)),
+        ]
     )
-    unseen = record_of(started(concurrency=0, settle_s=0.0), *(tick(n * TICK_S) for n in range(1, 41)))
+    unseen = record_of([started(concurrency=0, settle_s=0.0), *(tick(n * TICK_S) for n in range(1, 41))])
     assert watched.stages[0].generated_tokens == pytest.approx(4000, abs=100)
     assert unseen.stages[0].generated_tokens is None
 
 
 def test_our_own_tokens_are_those_of_the_window() -> None:
-    loaded = record_of(started(concurrency=4), *(tick(n * TICK_S, held=4) for n in range(1, 9)))
+    loaded = record_of([started(concurrency=4), *(tick(n * TICK_S, held=4) for n in range(1, 9))])
     assert loaded.stages[0].generated_tokens == 0

@@ -63,19 +63,10 @@ async def test_a_healthy_run_is_as_it_was_without_them(engine: Simulator) -> Non
     assert all(text.after == pytest.approx(text.idle, abs=0.01) for text in result.canary.texts)
 
 
-@pytest.mark.parametrize(
-    ("faults", "words"),
-    [
-        (["wrong:streams=8"], "nats a token below"),
-        (["wrong:streams=8", "refuse_scores"], "greedy answers"),
-    ],
-)
-async def test_faults_above_a_concurrency_are_found_by_canaries(
-    engine: Simulator, faults: list[str], words: str
-) -> None:
-    engine.faults(*faults)
+async def test_a_fault_above_a_concurrency_is_found_by_canaries(engine: Simulator) -> None:
+    engine.faults("wrong:streams=8")
     _, (verdict, *_), canaries = await until_found(attach(engine, load=ENDLESS, canary=OFTEN))
-    assert verdict.id == "output-drift" and words in verdict.text
+    assert verdict.id == "output-drift" and "nats a token below" in verdict.text
     assert canaries <= 30
 
 
@@ -84,12 +75,6 @@ async def test_of_two_servers_the_one_that_drifts_is_named() -> None:
         urls = profile({"engine": "attach", "urls": [well.url, ill.url]}, load=ENDLESS, canary=OFTEN)
         _, verdicts, _ = await until_found(urls)
     assert [verdict.text.partition(": ")[0] for verdict in verdicts] == ["server 2"]
-
-
-async def test_weights_that_know_nothing_are_broken_from_the_start(engine: Simulator) -> None:
-    engine.faults("wrong")
-    _, verdicts, _ = await until_found(attach(engine, load=ENDLESS, canary=OFTEN))
-    assert verdicts[0].id == "output-broken" and "perplexity of 128," in verdicts[0].text
 
 
 @pytest.mark.parametrize(
@@ -108,7 +93,7 @@ async def test_what_the_endpoint_does_not_score_is_said_and_the_rest_is_checked(
     assert canary is not None and canary.method == method
     assert any(reported in words for words in canary.unchecked)
     assert bool(canary.texts) == (method is not None)
-    assert stage.canary is not None and stage.canary.same == stage.canary.answers
+    assert stage.canary is not None and stage.canary.same == stage.canary.answers > 0
     assert [verdict for verdict in output_verdicts(result) if verdict.id == "output-drift"] == []
 
 

@@ -12,6 +12,7 @@ from loadgen.run.operations import (
     NextStage,
     Pause,
     Redo,
+    Restart,
     Resume,
     SetConcurrency,
     SetShape,
@@ -177,6 +178,7 @@ async def test_what_cannot_be_done_is_reported_and_changes_nothing(engine: Simul
         (flowing, FollowPlan(PlanRequest("slo"))),
         (flowing, FollowPlan(PlanRequest("ladder", loads=(1.5,)))),
         (flowing, SetShape(9000, 1000)),
+        (flowing, Restart(None)),
         (flowing, SetConcurrency(2)),
         (at_stage(2), Hold()),
         (flowing, Redo()),
@@ -198,8 +200,7 @@ async def test_what_cannot_be_done_is_reported_and_changes_nothing(engine: Simul
         'plan refused: search = "slo" needs a limit',
         "plan refused: ladder: 1.5 is not",
         "shape refused: 9000 + 1000 = 10000",
-    ]
-    starts += [
+        "restart refused: vramp has only attached to this server",
         "hold refused: conc 2 has no end",
         "pause refused: nothing",
         "hold refused: nothing",

@@ -31,23 +31,19 @@ async def test_both_count_the_same_and_a_used_cache_is_flagged() -> None:
 
 
 async def test_the_share_of_the_peak_is_of_what_the_engine_computed() -> None:
+    """Without a stated precision there is none: `test_mfu`."""
     args = {"preset": "fast", "enable-mfu-metrics": True, "gflop-per-token": 10.0, "enable-prefix-caching": False}
     published = {"source": "a publication", "points": [{"figures": {"mfu_percent": 85.0}}]}
     load = {"requests": 16, "isl": 64, "osl": 9, "first_wave": "counted"}
-    for dtype, precision in ("bfloat16", "bf16"), ("auto", None):
-        server = {"engine": "simulator", "args": args | {"dtype": dtype}}
-        result, _ = await outcome(profile(server, load=load, telemetry="sim", reference=published))
-        assert result.reference is not None
-        (stage,), (compared,) = result.stages, result.reference.comparisons
-        compute = stage.compute
-        assert compute is not None and compute.precision == precision
-        # The readings are around the stage, so that their span is not shorter than the stage.
-        assert 0 < compute.tflops_per_gpu * stage.duration_s <= 16 * (64 + 8) * 10e9 / 1e12 * 1.01
-        assert compared.measured == compute.mfu_percent
-        if precision is None:
-            assert compute.mfu_percent is None and "does not state its precision" in compute.why
-        else:
-            assert compute.mfu_percent == pytest.approx(100 * compute.tflops_per_gpu / 1307.4)
+    server = {"engine": "simulator", "args": args | {"dtype": "bfloat16"}}
+    result, _ = await outcome(profile(server, load=load, telemetry="sim", reference=published))
+    assert result.reference is not None
+    (stage,), (compared,) = result.stages, result.reference.comparisons
+    compute = stage.compute
+    assert compute is not None and compute.precision == "bf16"
+    # The readings are around the stage, so that their span is not shorter than the stage.
+    assert 0 < compute.tflops_per_gpu * stage.duration_s <= 16 * (64 + 8) * 10e9 / 1e12 * 1.01
+    assert compared.measured == compute.mfu_percent == pytest.approx(100 * compute.tflops_per_gpu / 1307.4)
 
 
 TIMED = {"requests": None, "duration": "0.5s", "osl": 32, "concurrency": [1, 4]}

@@ -1,14 +1,12 @@
 """Runs on two servers of one profile: even shares, parts that add up, and one fate for both."""
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadgen.errors import LoadError, ProfileError, ServerError, WorkerError
+from loadgen.errors import ProfileError, ServerError, WorkerError
 from loadgen.profile.schema import Profile
 from loadgen.run.probe import identify, probe, probe_twin
 from loadgen.run.run import Run
@@ -72,24 +70,6 @@ async def test_shares_are_as_even_as_they_can_be() -> None:
     shares = [[part.requests.completed for part in stage.instances] for stage in result.stages]
     assert shares == [[11, 10], [6, 0], [16, 15]]
     assert result.client.workers == 4  # as many for each: three become four
-
-
-async def test_the_death_of_one_is_the_end_of_all() -> None:
-    killed: list[int] = []
-
-    def act(_: Run, snapshot: Snapshot) -> None:
-        pid = snapshot.server.instances[1].pid if flowing(snapshot) else None
-        if pid is not None and not killed:
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
-
-    result, run = await outcome(twins(load=ENDLESS), act)
-    assert isinstance(run.error, LoadError)
-    assert result.state == "server_died"
-    assert result.reason.startswith("instance 1 of the server was killed by SIGKILL")
-    assert "server-1.log" in result.reason
-    assert result.stages[0].instances[0].requests.completed > 0
-    assert left_behind() == []
 
 
 async def test_a_server_without_workers_is_not_left_out_silently() -> None:

@@ -108,19 +108,6 @@ async def test_a_watcher_sees_what_the_run_shows_and_steers_it(engine: Simulator
     assert not (run.folder / SOCKET).exists()
 
 
-async def test_who_only_looks_changes_nothing(engine: Simulator) -> None:
-    run = run_of(attach(engine, load={"requests": None, "duration": "1s"}))
-    started = asyncio.Event()
-    driving = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
-    await started.wait()
-    distant = RemoteRun(run.folder)
-    async for _ in distant.snapshots():
-        distant.apply(SetConcurrency(1))
-        distant.apply(Abort())
-    result = await driving
-    assert (result.state, len(result.stages)) == ("complete", 1)
-
-
 async def test_a_run_whose_process_dies_is_shown_as_gone(tmp_path: Path) -> None:
     words = ["run", "simulator", "--concurrency", "2", "--duration", "60s", "--telemetry", "off", "--force"]
     command = [sys.executable, "-m", "tui.cli", *words, "--set", "server.args.startup-s=0.1"]
@@ -282,6 +269,17 @@ async def test_a_client_that_breaks_the_protocol_is_disconnected(
         reader, writer = await raw(tmp_path, encoded(Hello(steers=True)), words, encoded(Pause()))
         assert await until_ended(reader) == b""
         writer.close()
+        assert run.calls == []
+
+
+async def test_a_watcher_that_only_looks_sends_nothing(tmp_path: Path) -> None:
+    async with offered(tmp_path) as (offer, run):
+        distant = RemoteRun(tmp_path)
+        async with aclosing(distant.snapshots()) as watcher:
+            for t_s in (1.0, 2.0):
+                offer.publish(msgspec.structs.replace(running(), t_s=t_s))
+                assert (await anext(watcher)).t_s == t_s
+                distant.apply(Abort())
         assert run.calls == []
 
 

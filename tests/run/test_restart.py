@@ -8,7 +8,7 @@ from loadgen.profile.schema import Profile
 from loadgen.run.operations import NextStage, Pause, Restart, Resume, SetConcurrency, Stop
 from loadgen.run.run import Run
 from loadgen.schema.snapshot import Snapshot
-from tests.engines import Simulator, attach, profile
+from tests.engines import profile
 from tests.run.driving import finish, flowing, in_turn, left_behind, processes_of_ours, run_of, texts
 
 ENDLESS = {"requests": None, "duration": "60s", "concurrency": [2, 4]}
@@ -161,11 +161,3 @@ async def test_a_paused_load_stays_paused_over_a_restart() -> None:
     result = await finish(run, act)
     assert [stage.variant for stage in result.stages] == ["base", "small"]
     assert texts(result, "resume") == ["resumed"]
-
-
-async def test_what_cannot_be_restarted_is_reported_and_nothing_happens(engine: Simulator) -> None:
-    run = opened(attach(engine, load=ENDLESS))
-    result = await finish(run, in_turn((flowing, Restart(None)), (flowing, Stop())))
-    assert len(result.stages) == 1
-    (refused,) = texts(result, "error")
-    assert refused.startswith("restart refused: vramp has only attached to this server")

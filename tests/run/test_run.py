@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, WorkerError
+from loadgen.errors import LoadError, ProfileError, ServerError, VrampError
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import Abort, Note, Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
 from loadgen.run.run import Run
@@ -300,19 +300,6 @@ async def test_a_worker_that_is_interrupted_is_reported_and_the_rest_goes_on(eng
     assert all(stage.requests.completed > 0 for stage in result.stages)
     assert result.client.workers == 1
     assert left_behind() == []
-
-
-async def test_without_any_worker_the_result_is_partial(engine: Simulator) -> None:
-    load = {"requests": None, "duration": "60s"}
-
-    def kill_all(_: Run) -> None:
-        for worker in processes_of_ours("loadgen.worker"):
-            worker.kill()
-
-    result, error = await outcome(attach(engine, load=load), once(flowing, kill_all))
-    assert isinstance(error, WorkerError)
-    assert result.state == "failed"
-    assert result.stages[0].requests.completed > 0
 
 
 async def test_leaving_the_snapshots_early_still_ends_everything() -> None:

@@ -92,6 +92,20 @@ async def test_one_alone_is_named_as_ever(fake: FakeServer, tmp_path: Path) -> N
     assert servers.state == "died"
 
 
+async def test_the_death_of_one_is_the_end_of_all(fake: FakeServer, tmp_path: Path) -> None:
+    servers = Servers(of(two(fake)))
+    await servers.start(tmp_path)
+    await servers.wait_ready()
+    processes = fake.processes(2)
+    psutil.Process(servers.managed[1].pid).kill()
+    await eventually(lambda: servers.died)
+    with pytest.raises(LoadError, match=r"(?s)^instance 1 of the server was killed by SIGKILL .*server-1\.log"):
+        servers.check()
+    await servers.stop()
+    assert servers.state == "died"
+    fake.assert_gone(processes)
+
+
 async def test_one_that_dies_while_the_other_starts_is_not_waited_out(fake: FakeServer, tmp_path: Path) -> None:
     servers = Servers(of(two(fake, of_second="mute")))
     await servers.start(tmp_path)
