@@ -16,7 +16,7 @@ from loadgen.metrics.hits import hits_of
 from loadgen.metrics.open_loop import open_loop_of, thinned
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.record.hardware import HardwareSamples
-from loadgen.schema.deltas import OPTIONAL_LATENCIES, ClientDelta, StageDelta, Summary
+from loadgen.schema.deltas import OPTIONAL_LATENCIES, SESSION_COUNTERS, ClientDelta, StageDelta, Summary
 from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic, OwnRequests
 from loadgen.schema.journal import ClockMoved, HostTick, StageEnded, StageSettled, StageStarted
 from loadgen.schema.output import Answers
@@ -29,7 +29,7 @@ FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft", "priming_ttft")
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
 _LOOPS_KEPT = 3
-_SESSION_COUNTS = "begun begun_inside finished cut over_context failed lost primed gaps_cut".split()
+_SESSION_COUNTS = tuple(name for name in SessionsResult.__struct_fields__ if name in SESSION_COUNTERS)
 MAX_FAILED = 0.01  # of the streams, while all of a closed loop must be held
 _NO_TICK, _NO_CANARIES = HostTick(), OwnRequests()
 
