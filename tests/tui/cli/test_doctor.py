@@ -44,15 +44,6 @@ def test_a_capture_is_left_and_keeps_no_secret(tmp_path: Path, said: Said, monke
     assert len(playable["sim"].samples) >= 2
 
 
-@pytest.mark.usefixtures("quick", "nvml")
-def test_json_of_a_box_with_nvidia_gpus(tmp_path: Path, said: Said) -> None:
-    code, out, _ = said("doctor", "--json", "--telemetry", "nvml", "--dump", str(tmp_path / "capture"))
-    (tried,) = json.loads(out)["tried"]
-    assert (code, tried["vendor"], tried["failure"], tried["meta"]["cuda"]) == (0, "nvidia", None, "12.8")
-    assert [exam["gpu"]["name"] for exam in tried["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
-    assert [check for exam in tried["gpus"] for check in exam["checks"] if not check["plausible"]] == []
-
-
 @pytest.mark.usefixtures("nvml")
 def test_a_driver_that_is_not_loaded_is_exit_code_1(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVML_STUB", "status 9")
@@ -127,11 +118,17 @@ def test_a_probe_below_its_criterion_is_exit_code_1(said: Said, tools: Path) -> 
 
 
 @pytest.mark.usefixtures("quick", "nvml")
-def test_a_probe_that_passes_is_in_the_json_with_its_output_kept(said: Said, tools: Path) -> None:
+def test_json_of_a_box_with_nvidia_gpus_has_a_probe_that_passes(tmp_path: Path, said: Said, tools: Path) -> None:
     install(tools, "all_reduce_perf", nccl(450.0))
-    code, out, _ = said("doctor", "--telemetry", "nvml", "--probe", "nccl", "--json")
-    [result] = json.loads(out)["probes"]
-    assert (code, result["state"], result["figures"][1]["value"]) == (0, "pass", 450.0)
+    words = ["--json", "--telemetry", "nvml", "--dump", str(tmp_path / "capture"), "--probe", "nccl"]
+    code, out, _ = said("doctor", *words)
+    found = json.loads(out)
+    (tried,) = found["tried"]
+    assert (code, tried["vendor"], tried["failure"], tried["meta"]["cuda"]) == (0, "nvidia", None, "12.8")
+    assert [exam["gpu"]["name"] for exam in tried["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
+    assert [check for exam in tried["gpus"] for check in exam["checks"] if not check["plausible"]] == []
+    [result] = found["probes"]
+    assert (result["state"], result["figures"][1]["value"]) == ("pass", 450.0)
     assert Path(result["output_path"]).read_text() == nccl(450.0) + "\n"
 
 

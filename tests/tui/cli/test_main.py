@@ -147,19 +147,6 @@ def test_a_full_disk_costs_the_file_and_not_the_run(engine: Simulator, tmp_path:
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_keeps_the_result(engine: Simulator, tmp_path: Path) -> None:
-    with start(
-        tmp_path, "run", "--url", engine.url, "--concurrency", "2", "--duration", "60s", "--json", "o.json", *SMALL
-    ) as process:
-        wait_for(process, "tok/s")
-        wait_for(process, "tok/s")
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
-    assert "requests completed" in out
-
-
 def test_ctrl_c_twice_aborts_even_a_server_that_will_not_go(tmp_path: Path) -> None:
     args = 'args = {preset = "fast", base-ms = 5, ignore-sigterm = true}'
     (tmp_path / "p.toml").write_text(f'[server]\nengine = "simulator"\n{args}\n[load]\nduration = "60s"\n')

@@ -119,11 +119,15 @@ async def test_server_owner_without_load_lets_another_run_drive(tmp_path: Path, 
         (["--every", "0s"], 2, "plan.every"),
         (["--once", "--json", NOBODY], 2, "is a URL, not a file"),
         (["--telemetry", "sim"], 2, 'telemetry "sim" needs the simulator'),
+        (["--once", NOBODY], 3, "nothing listens there"),
+        ([NOBODY, "--once", "--json", "file"], 2, "--json"),
+        ([NOBODY, "--alert", ""], 2, "--alert"),
+        ([NOBODY, "--alert", "'"], 2, "--alert"),
     ],
 )
 def test_mistakes_have_a_message_and_an_exit_code(words: list[str], code: int, reported: str, said: Said) -> None:
     done = said("monitor", *words)
-    assert done.code == code and reported in done.err
+    assert (done.code, done.out) == (code, "") and reported in done.err
 
 
 def test_a_profile_brings_its_server_and_what_it_would_send_but_no_load() -> None:
@@ -142,19 +146,9 @@ def test_a_duration_and_a_metrics_port(engine: Simulator, tmp_path: Path, said: 
     assert engine.truth()["requests"]["received"] == 0
 
 
-def test_once_prints_one_snapshot_and_leaves_nothing(engine: Simulator, tmp_path: Path) -> None:
-    run = vramp(tmp_path, "monitor", engine.url, "--once", "--json")
-    seen = json.loads(run.stdout)
-    assert (run.returncode, seen["schema"], seen["healthy"]) == (0, "vramp.monitor/1", True)
+def test_once_prints_one_snapshot_and_leaves_nothing(engine: Simulator, tmp_path: Path, said: Said) -> None:
+    done = said("monitor", engine.url, "--once", "--json")
+    seen = json.loads(done.out)
+    assert (done.code, seen["schema"], seen["healthy"]) == (0, "vramp.monitor/1", True)
     assert (seen["server"]["state"], seen["engine"]["running"], seen["host"]["cores"] > 0) == ("ready", 0, True)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_once_of_a_dead_port_is_exit_code_3(tmp_path: Path) -> None:
-    run = vramp(tmp_path, "monitor", NOBODY, "--once")
-    assert (run.returncode, run.stdout) == (3, "")
-
-
-@pytest.mark.parametrize("words", [("--once", "--json", "file"), ("--alert", ""), ("--alert", "'")])
-def test_options_that_mean_nothing_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert vramp(tmp_path, "monitor", NOBODY, *words).returncode == 2

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from loadgen.schema.finding import Verdict
 from loadgen.schema.snapshot import Snapshot
-from tests.tui.cli.commands import vramp
+from tests.tui.cli.commands import Said
 from tests.tui.cli.test_terminal import TOML
 from tests.tui.scripted import running, starting, with_gpus
 from tui.cli.spoken import Spoken
@@ -84,16 +84,16 @@ def test_the_servers_milestones_and_its_death_are_reported() -> None:
     assert "Server: graph capture is done." in reported
 
 
-def test_a_real_run_is_heard_from_start_to_exit_code(tmp_path: Path) -> None:
+def test_a_real_run_is_heard_from_start_to_exit_code(tmp_path: Path, said: Said) -> None:
     (tmp_path / "p.toml").write_text(
         TOML.replace("concurrency = 2\nduration = '60s'", "concurrency = [2, 4]\nrequests = 8")
     )
-    ended = vramp(tmp_path, "run", "p.toml", "--plain-events")
-    lines = ended.stderr.splitlines()
-    assert ended.returncode == 0, ended.stderr
+    ended = said("run", "p.toml", "--plain-events")
+    lines = ended.err.splitlines()
+    assert ended.code == 0, ended.err
     assert "Stage 2 of 2 begins: 4 streams held open, 16 input and 8 output tokens a request." in lines
     assert sum(" ends after " in line and "8 requests completed, 0 failed" in line for line in lines) == 2
     assert "The run is over." in lines
     assert lines[-1] == "vramp ends with exit code 0."
-    assert ended.stdout == "The run is complete: 2 stages, 0 failed requests. vramp report prints its table.\n"
+    assert ended.out == "The run is complete: 2 stages, 0 failed requests. vramp report prints its table.\n"
     assert all(character >= " " for character in "".join(lines))

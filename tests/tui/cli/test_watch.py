@@ -95,16 +95,25 @@ async def test_terminal_watches_the_newest_live_run(run: Run) -> None:
     assert run.result is None
 
 
-async def test_browser_watches_a_run_and_ctrl_c_leaves_it_running(run: Run) -> None:
+async def test_ctrl_c_ends_every_browsers_process_and_leaves_the_run(run: Run) -> None:
+    """The one that is stopped cannot end by itself."""
     async with serving_run(run) as (process, address), aiohttp.ClientSession() as client:
+        stopped = await client.ws_connect(address)
+        await stopped.receive_bytes()
+        (stopped_watcher,) = psutil.Process(process.pid).children(recursive=True)
+        stopped_watcher.suspend()
         async with client.ws_connect(address) as browser:
             seen = b""
             while b"concurrency" not in seen:
                 seen += await browser.receive_bytes()
+            watchers = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(signal.SIGINT)
             async for _ in browser:
                 pass
-        assert await process.wait() == 0
+        await stopped.close()
+    assert len(watchers) == 2
+    assert (await asyncio.to_thread(psutil.wait_procs, watchers, timeout=10))[1] == []
+    assert process.returncode == 0
     assert run.result is None
 
 
@@ -116,20 +125,6 @@ async def test_a_web_server_that_is_killed_takes_its_browsers_processes_with_it(
         assert [watcher.cmdline()[-2:] for watcher in watchers] == [["watch", str(run.folder)]]
         process.kill()
     assert (await asyncio.to_thread(psutil.wait_procs, watchers, timeout=10))[1] == []
-    assert run.result is None
-
-
-async def test_a_browsers_process_that_is_stopped_ends_with_the_server(run: Run) -> None:
-    async with serving_run(run) as (process, address), aiohttp.ClientSession() as client:
-        browser = await client.ws_connect(address)
-        await browser.receive_bytes()
-        watchers = psutil.Process(process.pid).children(recursive=True)
-        for watcher in watchers:
-            watcher.suspend()
-        process.send_signal(signal.SIGINT)
-        await browser.close()
-    assert (await asyncio.to_thread(psutil.wait_procs, watchers, timeout=10))[1] == []
-    assert process.returncode == 0
     assert run.result is None
 
 

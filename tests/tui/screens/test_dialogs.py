@@ -32,7 +32,7 @@ def laid_out_at(seat: Seat, size: tuple[int, int]) -> bool:
     return seat.app.screen._compositor.size == size
 
 
-@pytest.mark.parametrize("key", ["n", "r", "R", "question_mark", "m", "q"])
+@pytest.mark.parametrize("key", ["n", "R", "question_mark", "q"])
 async def test_the_terminal_is_resized_under_a_dialog(key: str) -> None:
     async with seated((120, 40)) as seat:
         await seat.show(with_gpus())

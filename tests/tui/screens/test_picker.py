@@ -144,7 +144,7 @@ async def test_the_filter_narrows_as_one_types_and_goes_with_escape() -> None:
         assert seat.chosen == []
 
 
-async def test_a_click_moves_and_a_double_click_starts() -> None:
+async def test_a_click_moves_and_a_double_click_starts_and_a_failed_start_is_reported() -> None:
     async with desk() as seat:
         row = next(y for y, line in enumerate(seat.rows) if " b200-gpt-oss-120b " in line)
         await seat.pilot.click(offset=(4, row))
@@ -153,11 +153,6 @@ async def test_a_click_moves_and_a_double_click_starts() -> None:
         await seat.pilot.click(offset=(4, row), times=2)
         await seat.until(lambda: bool(seat.chosen))
         assert [Path(choice.where).stem for choice in seat.chosen] == ["b200-gpt-oss-120b"]
-
-
-async def test_a_failed_start_is_reported_in_the_picker() -> None:
-    async with desk() as seat:
-        await seat.press("enter")
         await seat.sees("nothing was started")
         assert isinstance(seat.app.screen, PickerScreen) and not seat.app.runs
 
