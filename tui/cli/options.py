@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from loadgen.errors import ProfileError, ResultError, VrampError, reported_as
 from loadgen.format import harmless
 from loadgen.masking import masked_text
-from loadgen.places import TRUST, trust_all_users, write_named
+from loadgen.places import TRUST, trust_all_users, write_named, write_whole
 from loadgen.profile import BASE
 from loadgen.searches import PLAN_KEYS, SEARCHES
 from loadgen.vendors import TelemetryMode
@@ -73,12 +73,18 @@ def print_output(text: str) -> int:
     return 0
 
 
-def write_output(text: str, path: Path | None) -> int:
-    """Write data to a file that the user named, or to stdout; return the exit code. Raises `ResultError`."""
+def write_output(text: str, path: Path | None, *, mode: int | None = None) -> int:
+    """Write data to a file, or to stdout; return the exit code. Raises `ResultError`.
+
+    With a `mode`, for a file whose name the user did not choose, whatever has that name is replaced, not followed.
+    """
     if path is None or path == STDOUT:
         return print_output(text)
     with reported_as(f"{path}: cannot be written"):
-        write_named(path, text.encode())
+        if mode is None:
+            write_named(path, text.encode())
+        else:
+            write_whole(path, text.encode(), mode=mode)
     return 0
 
 

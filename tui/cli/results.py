@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loadgen.errors import ProfileError, ResultError, reported_as
 from loadgen.format import counted
-from loadgen.places import PRIVATE, named_mode, write_whole
+from loadgen.places import PRIVATE, named_mode
 from loadgen.record.figures import FIGURES, stages_by_load
 from loadgen.record.subject import hardware_of, known_time, model_of
 from loadgen.record.summary import summary_json, summary_of
@@ -95,7 +95,7 @@ def report(options: argparse.Namespace) -> int:
         raise ProfileError("vramp report: --detailed goes with --vllm-json")
     if options.vllm_json or options.llm_d:
         return _write_documents(results[0], options)
-    return _write(_report_text(results, options), options.out)
+    return write_output(_report_text(results, options), options.out)
 
 
 def report_parser() -> argparse.ArgumentParser:
@@ -136,7 +136,7 @@ def _write_page(text: str, name: str, run: str, out: Path | None) -> int:
     found = find_run(run)
     folder = found.parent if found.is_file() else found
     path = folder / name if out is None else out
-    _write(text, path, mode=PRIVATE if out is None else None)
+    write_output(text, path, mode=PRIVATE if out is None else None)
     print_status(f"report: {path}")
     return 0
 
@@ -158,27 +158,12 @@ def _write_documents(result: Result, options: argparse.Namespace) -> int:
 
     if folder is None or folder == STDOUT:
         whole = documents[0] if len(documents) == 1 else documents
-        return _write(json.dumps(whole, allow_nan=False) + "\n", None)
+        return write_output(json.dumps(whole, allow_nan=False) + "\n", None)
     with reported_as(f"--out {folder}: must be a folder"):
         folder.mkdir(parents=True, exist_ok=True)
     for name, document in zip(names, documents, strict=True):
-        _write(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
+        write_output(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
         print_status(f"report: {folder / name}")
-    return 0
-
-
-def _write(text: str, path: Path | None, *, mode: int | None = None) -> int:
-    """Write to a file, or to stdout; returns the exit code. Raises `ResultError`.
-
-    With a `mode`, for a file whose name the user did not choose, a link of that name is replaced, not followed.
-    """
-    if path is None or path == STDOUT:
-        return print_output(text)
-    with reported_as(f"{path}: the report cannot be written"):
-        if mode is None:
-            path.write_text(text, encoding="utf-8")
-        else:
-            write_whole(path, text.encode(), mode=mode)
     return 0
 
 
@@ -323,7 +308,7 @@ def _write_comparisons(
 
     form, between = (compare_markdown, "\n\n") if options.markdown else (compare_text, "\n")
     text = compare_json(comparisons) if options.json else between.join(map(form, comparisons))
-    return _write(printable(f"{text}\n"), options.out)
+    return write_output(printable(f"{text}\n"), options.out)
 
 
 def _compare_boxes(folders: Sequence[Path], options: argparse.Namespace) -> int:
@@ -343,7 +328,7 @@ def _compare_boxes(folders: Sequence[Path], options: argparse.Namespace) -> int:
         text = sections_markdown(sections)
     else:
         text = sections_text(sections, 120)
-    return _write(printable(f"{text}\n"), options.out)
+    return write_output(printable(f"{text}\n"), options.out)
 
 
 def compare_parser() -> argparse.ArgumentParser:

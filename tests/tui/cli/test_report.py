@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import stat
 from functools import partial
 from pathlib import Path
 
@@ -124,13 +125,27 @@ def test_vllm_json_is_an_object_a_list_or_files(capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out)["completed"] == 80
 
 
+def test_a_file_is_written_whole_and_what_has_a_name_that_nobody_chose_is_replaced(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("theirs")
+    page = Path(f"runs/{NAME}/report.html")
+    page.symlink_to(victim)
+    kept = Path("kept.md")
+    kept.write_text("x" * 100_000)
+    kept.chmod(0o640)
+    assert report("last", "--html") == report("last", "--markdown", "--out", str(kept)) == 0
+    assert victim.read_text() == "theirs"
+    assert not page.is_symlink() and stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert "xx" not in kept.read_text() and stat.S_IMODE(kept.stat().st_mode) == 0o640
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (["nowhere"], 1, "nowhere: no such file, folder"),
         (["last", "last"], 2, "takes one run; --csv takes several"),
-        (["last", "--out", "/proc/x/y"], 1, "/proc/x/y: the report cannot be written"),
-        (["last", "--html", "--out", "runs"], 1, "runs: the report cannot be written: Is a directory"),
+        (["last", "--out", "/proc/x/y"], 1, "/proc/x/y: cannot be written"),
+        (["last", "--html", "--out", "runs"], 1, "runs: cannot be written: Is a directory"),
         (["last", "--vllm-json", "--out", f"runs/{NAME}/result.json"], 1, "must be a folder"),
         (["last", "--llm-d", "--out", f"runs/{NAME}/result.json"], 1, "must be a folder"),
         (["last", "--vllm-json", "--detailed"], 1, "no records of streams: a run keeps them with --records"),
