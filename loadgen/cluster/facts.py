@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import platform
 import resource
@@ -83,9 +84,19 @@ def connect(host: str, port: int) -> Reached:
     return Reached((time.monotonic() - began_s) * 1000.0)
 
 
+def import_problem(module: str) -> str:
+    """Why a module cannot be imported; empty if it can."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # noqa: BLE001 - a module may raise anything
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 _CALLED_ON_HOSTS: dict[str, Callable[..., Any]] = {
     "connect": connect,
     "facts": host_facts,
+    "import_problem": import_problem,
     "length": len,
     "monotonic_ns": time.monotonic_ns,
 }

@@ -66,6 +66,7 @@ async def started(settings: Cluster, urls: Sequence[str] = ()) -> AsyncIterator[
     with dask.config.set(QUIET):
         opened = _by_ssh(settings) if settings.scheduler is None else _by_scheduler(settings.scheduler)
         async with opened as hosts:
+            await all_of(_require_importable(hosts.client, facts, address) for facts, address in hosts.workers)
             await require_reachable(hosts, urls)
             yield hosts
 
@@ -412,7 +413,19 @@ def _one_a_host(found: dict[str, HostFacts]) -> tuple[tuple[HostFacts, str], ...
     return tuple(chosen.values())
 
 
-# What they have to reach.
+# What they have to import and to reach.
+
+
+async def _require_importable(client: distributed.Client, facts: HostFacts, address: str) -> None:
+    """Raise `ClusterError` if the actor cannot be imported there: Dask would end the worker, and never say why."""
+    try:
+        async with asyncio.timeout(_ACTOR_S):
+            problem = await ask(client, address, str, "import_problem", HostActor.__module__)
+    except (KeyError, OSError, TimeoutError, ValueError) as error:
+        problem = _why(error)
+    if problem:
+        why = harmless(problem).replace("\n", " ")
+        raise ClusterError(f"{facts.name}: its Dask worker cannot load vramp ({why}): {how_to_install()} there")
 
 
 async def require_reachable(hosts: StartedHosts, urls: Sequence[str]) -> None:

@@ -281,6 +281,8 @@ from distributed.cli.dask_worker import main
 sys.argv = ["dask worker", sys.argv[1], "--no-nanny", "--no-dashboard"]
 main()
 """
+_WITHOUT_ACTOR = "import sys\nsys.modules['loadgen.fleet.host'] = None\n" + _WORKER
+_BROKEN = "import sys, loadgen.fleet.host\ndel loadgen.fleet.host.LocalPipe\n" + _WORKER
 _WITHOUT_VRAMP = "import sys\nsys.modules['loadgen'] = None\n" + _WORKER
 
 
@@ -342,3 +344,22 @@ async def test_workers_that_cannot_load_vramp() -> None:
         reported = await refusal(Cluster(scheduler=scheduler.address))
     assert reported.startswith("127.0.0.1: its Dask worker cannot load vramp")
     assert "pip install" in reported
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (_WITHOUT_ACTOR, "ModuleNotFoundError: import of loadgen.fleet.host halted; None in sys.modules"),
+        (_BROKEN, "ImportError: cannot import name 'LocalPipe' from 'loadgen.fleet.host'"),
+    ],
+)
+async def test_a_worker_that_cannot_import_the_actor_says_why_and_lives_on(code: str, why: str) -> None:
+    async with (
+        distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler,
+        dask_worker(scheduler, code),
+    ):
+        workers = set(scheduler.workers)
+        reported = await refusal(Cluster(scheduler=scheduler.address))
+        assert set(scheduler.workers) == workers
+    assert reported.startswith(f"{host_facts().hostname}: its Dask worker cannot load vramp ({why}")
+    assert "pip install" in reported and "\n" not in reported
