@@ -263,7 +263,7 @@ class Cockpit(App[None]):
             self.exit()
         screen.finish()
         if len(self.screen_stack) > 1:
-            back, leave = (key_of(id, self.config.keys) for id in ("to_picker", "leave"))
+            back, leave = (key_of(f"cockpit.{id}", self.config.keys) for id in ("to_picker", "leave"))
             self.notify(f"Run over: {back} goes back, {leave} leaves", timeout=8)
 
     def _check_age(self) -> None:
@@ -307,7 +307,7 @@ class Cockpit(App[None]):
         if screen is None or len(self.screen_stack) == 1:
             self.notify("There is no list to go back to", timeout=3)
         elif screen.control in self.runs and not screen.over:
-            words = f"The run is live: {key_of('leave', self.config.keys)} asks how to end it"
+            words = f"The run is live: {key_of('cockpit.leave', self.config.keys)} asks how to end it"
             self.notify(words, severity="warning", timeout=3)
         else:
             await self.close_runs()

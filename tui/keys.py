@@ -181,7 +181,7 @@ _OWN_HINTS: Mapping[Operator, Sequence[tuple[str, str]]] = {
 _LOAD_HINTS = (("more less", "one"), ("double half", "x2, /2"), *((id, id) for id in ("number", "pause", "next")))
 _LEAVE_HINTS = (("leave", "quit"), ("help", "help"))
 _OTHER_HINTS = (("window", "window"), ("full", "full screen"), *((id, id) for id in ("metric", "copy", "filter")))
-_BY_ID = {str(binding.id): binding for binding in COCKPIT}
+_BY_ID = {str(binding.id): binding for group in GROUPS for binding in group}
 
 
 def cockpit_hints(
@@ -218,8 +218,8 @@ def table(bindings: Sequence[Binding], keymap: Mapping[str, str]) -> list[tuple[
 
 
 def key_of(id: str, keymap: Mapping[str, str]) -> str:
-    """Return the key of a cockpit action, for use in a sentence."""
-    return written(_BY_ID[f"cockpit.{id}"], keymap)
+    """Return the key of an action, such as `cockpit.leave`, for use in a sentence."""
+    return written(_BY_ID[id], keymap)
 
 
 def written(binding: Binding, keymap: Mapping[str, str]) -> str:

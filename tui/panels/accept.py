@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from loadgen import format as fmt
 from loadgen.criteria import PHASES
@@ -10,6 +10,7 @@ from loadgen.record.acceptance import title
 from loadgen.report.certificate import demanded, place_of, samples
 from loadgen.schema.accept_view import AcceptView
 from loadgen.schema.certificate import Criterion, PhaseRecord
+from tui.keys import key_of
 from tui.widgets.rows import Row, Rows, hanging, padded, spread, titled, wrapped
 
 _ROLES = {"pass": "good", "fail": "bad", "inconclusive": "warn", "skipped": "dim", "running": "key", "waiting": "dim"}
@@ -104,13 +105,13 @@ def bar(criterion: Criterion, cells: int) -> Row:
     return tuple(line)
 
 
-def phase_detail(view: AcceptView, phase: PhaseRecord, width: int) -> Rows:
+def phase_detail(view: AcceptView, phase: PhaseRecord, width: int, keymap: Mapping[str, str]) -> Rows:
     """Return what a phase is for, how it went, and its runs."""
     state = _state(view, phase)
     snapshot = view.snapshot if state == "running" else None
     live: Rows = []
     if snapshot is not None:
-        live = [((f" {view.run}/", "strong"), ("  Enter watches it", "dim"))]
+        live = [((f" {view.run}/", "strong"), (f"  {key_of('accept.watch', keymap)} watches it", "dim"))]
         live += wrapped(snapshot.headline, width - 1, "text")
     return [
         titled(phase.name, ((state, _ROLES[state]),), width),

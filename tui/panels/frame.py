@@ -74,7 +74,7 @@ class Frame(msgspec.Struct, frozen=True):
     """The keys that the operator has rebound, by binding id."""
 
     def key(self, id: str) -> Word:
-        return (key_of(id, self.keymap), "key")
+        return (key_of(f"cockpit.{id}", self.keymap), "key")
 
     @property
     def steers(self) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from loadgen import format as fmt
 from loadgen.report.columns import PAST_RUN_COLUMNS
 from loadgen.report.history import Trend
 from tui.catalog import PastRun
+from tui.keys import key_of
 from tui.panels.stages import cell_words, fitted, head_words
 from tui.widgets.rows import Row, Rows, Word, bar, padded, spread, titled, wrapped
 
@@ -69,15 +71,15 @@ def _columns(width: int) -> tuple[int, int]:
     return when, max(12, width - when - _STATE_CELLS - _BEST_CELLS)
 
 
-def run_detail(run: PastRun, width: int, trend: Trend | None = None) -> Rows:
+def run_detail(run: PastRun, width: int, keymap: Mapping[str, str], trend: Trend | None = None) -> Rows:
     """Return the reason, stages, trend and files of a run, and the commands for it."""
     return [
         titled(fmt.plain(run.profile), (state_word(run),), width),
         *wrapped(run.reason, width - 1, "dim"),
         (),
-        *_stages(run, width),
+        *_stages(run, width, keymap),
         (),
-        *(_trend(trend, str(run.folder), width) if trend is not None else ()),
+        *(_trend(trend, str(run.folder), width, keymap) if trend is not None else ()),
         titled("files", (), width),
         ((f" {fmt.plain(str(run.folder))}/", "text"),),
         (),
@@ -90,13 +92,14 @@ def run_detail(run: PastRun, width: int, trend: Trend | None = None) -> Rows:
     ]
 
 
-def _stages(run: PastRun, width: int) -> Rows:
+def _stages(run: PastRun, width: int, keymap: Mapping[str, str]) -> Rows:
     if run.is_acceptance:
         return []
     if run.stages is None:
         return [((" reading …", "dim"),)]
     if not run.stages:
-        words = {"killed": "no result yet: Enter offers to recover it", "goes on": "no result yet: it is live"}
+        recovers = f"no result yet: {key_of('past.open', keymap)} offers to recover it"
+        words = {"killed": recovers, "goes on": "no result yet: it is live"}
         return [((f" {words.get(run.state, 'no stage was measured')}", "dim"),)]
     figures = fitted(PAST_RUN_COLUMNS, width - _LOAD_CELLS, gap=1)
     head = f"{'load':>{_LOAD_CELLS}}" + "".join(text for text, _ in head_words(figures, gap=1))
@@ -106,12 +109,13 @@ def _stages(run: PastRun, width: int) -> Rows:
     return rows
 
 
-def _trend(trend: Trend, run: str, width: int) -> Rows:
+def _trend(trend: Trend, run: str, width: int, keymap: Mapping[str, str]) -> Rows:
     """Return the last runs of a trend, and how versions differ; the run itself is marked."""
     most = max(point.value for point in trend.points)
     values = [fmt.number(point.value) for point in trend.points]
     cells = max(map(len, values))
-    rows: Rows = [titled(trend.title, (("t: another figure", "dim"),), width), ((f" at {trend.load}", "dim"),)]
+    other = f"{key_of('past.trend', keymap)}: another figure"
+    rows: Rows = [titled(trend.title, ((other, "dim"),), width), ((f" at {trend.load}", "dim"),)]
     for point, value in list(zip(trend.points, values, strict=True))[-_TREND_RUNS:]:
         head = f"{'▸' if point.run == run else ' '}{point.started_at[5:16].replace('T', ' ')} {point.version:<10.10} "
         figure = f"{value:>{cells}}  " if point.counts else f"({value})"

@@ -14,6 +14,7 @@ from textual.message import Message
 from loadgen.run.operations import Abort, Operation, Stop
 from loadgen.schema.accept_view import AcceptView
 from tui import keys
+from tui.config import keymap_of
 from tui.panels import accept as panel
 from tui.screens.base import ListScreen
 from tui.screens.dialogs import AskLeave, Leave
@@ -73,7 +74,7 @@ class AcceptScreen(ListScreen):
         name, certificate = self.list.highlighted_id, view.certificate
         phase = next((each for each in certificate.phases if each.name == name), None)
         if phase is not None:
-            return panel.phase_detail(view, phase, width)
+            return panel.phase_detail(view, phase, width, keymap_of(self.app))
         number = int(name.removeprefix("criterion ")) if name is not None else -1
         found = certificate.criteria[number : number + 1] if number >= 0 else ()
         return [row for criterion in found for row in panel.criterion_detail(criterion, width)]

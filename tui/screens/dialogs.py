@@ -63,7 +63,7 @@ class Dialog(ModalScreen[Answer]):
 class AskText(Dialog[Answer | None], Generic[Answer]):
     """Asks for a line of text, and accepts it once it can be parsed."""
 
-    HINT: ClassVar[str] = "Enter sets it, Esc cancels"
+    HINT: ClassVar[str] = "Enter sets it"
 
     def __init__(self, question: str, parse: Callable[[str], Answer], text: str = "", **field: object) -> None:
         """Take a `parse` that raises `VrampError` with a short message; `field` is passed to the `Input`."""
@@ -77,7 +77,8 @@ class AskText(Dialog[Answer | None], Generic[Answer]):
             yield Static(fmt.harmless(self._question), markup=False, classes="question")
             yield Input(**self._field)
             if self._parse is not str:
-                yield Static(self.HINT, markup=False, id="complaint")
+                hint = f"{self.HINT}, {keys.key_of('dialog.back', keymap_of(self.app))} cancels"
+                yield Static(hint, markup=False, id="complaint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.submit(event.value.strip())
@@ -125,7 +126,7 @@ def parse_shape(text: str) -> tuple[int, int]:
 class AskUrl(AskText[str]):
     """Asks for the URL of a server, and accepts it once the server has named its model."""
 
-    HINT = "Enter asks for its model, Esc cancels"
+    HINT = "Enter asks for its model"
 
     def __init__(self, profile: str, *, api_key_env: str | None) -> None:
         question = f"Attach to a running server, with the load of {profile}"

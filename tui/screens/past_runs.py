@@ -21,6 +21,7 @@ from loadgen.store.recover import recover
 from loadgen.store.runs import RUNS
 from tui import keys
 from tui.catalog import PastRun, past_run
+from tui.config import keymap_of
 from tui.panels import past as panel
 from tui.screens.base import ListScreen
 from tui.screens.dialogs import AskChoice, ask
@@ -102,7 +103,8 @@ class PastScreen(ListScreen):
         ]
         rows: list[tuple[str | None, Row]] = [(name, panel.run_row(run, now, width)) for name, run in shown[:_MAX_ROWS]]
         if len(shown) > _MAX_ROWS:
-            rows.append((None, ((f"{len(shown) - _MAX_ROWS:,} older ones: / filters them", "dim"),)))
+            key = keys.key_of("past.filter", keymap_of(self.app))
+            rows.append((None, ((f"{len(shown) - _MAX_ROWS:,} older ones: {key} filters them", "dim"),)))
         self.query_one("#picker-header", Pane).renew()
         self.fill_list(rows or [(None, (("nothing matches" if found else "no run in ./runs yet", "dim"),))])
 
@@ -115,7 +117,7 @@ class PastScreen(ListScreen):
         elif name is not None:
             self._read_detail(name)
         self.query_one("#picker-detail", Pane).show(
-            blank if run is None else partial(panel.run_detail, run, trend=trend)
+            blank if run is None else partial(panel.run_detail, run, keymap=keymap_of(self.app), trend=trend)
         )
 
     @work(exclusive=True, group="detail")

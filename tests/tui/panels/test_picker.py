@@ -73,7 +73,7 @@ def test_a_finding_is_reported_with_its_remedy_and_counted() -> None:
 def test_text_from_files_cannot_move_the_cursor() -> None:
     entry = Entry(Path("\x1b[2J.toml"), {}, profile(description="\x1b]0;title\x07words"))
     past = PastRun("load", "failed", "\x1b[31mred\nsecond line", "\x1b[2J", folder=Path("runs/\x1b[2J"))
-    shown = text([*detail(entry, None, past, NOW, 60), *run_detail(past, 60), run_row(past, NOW, 60)])
+    shown = text([*detail(entry, None, past, NOW, 60), *run_detail(past, 60, {}), run_row(past, NOW, 60)])
     assert "\x1b" not in shown and "second line" in shown
 
 

@@ -54,9 +54,9 @@ def test_the_loads_keep_their_numbers_whole_too(width: int) -> None:
 )
 def test_the_stages_of_a_past_run_do_so_too(width: int, heads: str) -> None:
     run = PastRun("load", "complete", "", "mine", folder=Path("runs/x"), stages=[stage(8), stage(16)])
-    found, *rows = map(text_of, run_detail(run, width)[2:5])
+    found, *rows = map(text_of, run_detail(run, width, {})[2:5])
     assert found.split() == heads.split()
-    whole = {number for row in run_detail(run, 60)[3:5] for number in text_of(row).split()}
+    whole = {number for row in run_detail(run, 60, {})[3:5] for number in text_of(row).split()}
     assert len(rows) == 2 and {number for row in rows for number in row.split()} <= whole
 
 

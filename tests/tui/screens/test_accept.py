@@ -142,9 +142,16 @@ def test_bar_has_what_is_good_on_the_left() -> None:
     assert shown == ["━●━━╌╌╌╌┊╌│╌╌╌╌╌╌╌╌╌╌", "━━━━━━━━━●│━━━━━━━━╌╌"]
 
 
+def test_the_run_that_goes_on_names_the_key_that_watches_it() -> None:
+    phase = GOING_ON.certificate.phases[2]
+    for keymap, key in (({}, "enter"), ({"accept.watch": "f5"}, "f5")):
+        shown = "".join(text for row in phase_detail(GOING_ON, phase, 80, keymap) for text, _ in row)
+        assert f"05-performance/  {key} watches it" in shown
+
+
 def test_a_phase_that_goes_on_or_waits_was_not_interrupted() -> None:
     def shown(view: AcceptView) -> str:
         phases = [replace(phase, reason="it was interrupted") for phase in view.certificate.phases[2:]]
-        return "".join(text for phase in phases for row in phase_detail(view, phase, 80) for text, _ in row)
+        return "".join(text for phase in phases for row in phase_detail(view, phase, 80, {}) for text, _ in row)
 
     assert "interrupted" not in shown(GOING_ON) and "interrupted" in shown(OVER)

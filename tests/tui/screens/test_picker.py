@@ -29,6 +29,7 @@ from tui.app import Cockpit
 from tui.catalog import StartChoice
 from tui.cli.headless import make_run
 from tui.cli.options import add_run_options
+from tui.config import DEFAULTS, Config
 from tui.screens.cockpit import CockpitScreen
 from tui.screens.dialogs import AskText
 from tui.screens.editor import EditorScreen
@@ -69,7 +70,7 @@ class Desk(Seat):
 
 @asynccontextmanager
 async def desk(
-    make: Callable[[StartChoice], Run] | None = None, size: tuple[int, int] = (160, 45)
+    make: Callable[[StartChoice], Run] | None = None, size: tuple[int, int] = (160, 45), *, config: Config = DEFAULTS
 ) -> AsyncIterator[Desk]:
     chosen: list[StartChoice] = []
 
@@ -77,7 +78,7 @@ async def desk(
         chosen.append(choice)
         raise ProfileError("runs: cannot be written: nothing was started")
 
-    app = Cockpit(make_run=make or refuse)
+    app = Cockpit(make_run=make or refuse, config=config)
     async with app.run_test(size=size, notifications=True) as pilot:
         seat = Desk(app, pilot, chosen=chosen)
         await seat.sees(" mine ")
@@ -311,6 +312,33 @@ async def test_a_killed_run_is_recovered_first() -> None:
         await seat.press("enter")
         await seat.on(CockpitScreen)
         assert (left / RESULT).is_file()
+
+
+async def test_the_past_runs_name_the_keys_as_they_are_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.screens.past_runs._MAX_ROWS", 1)
+    for day in (1, 2):
+        leave_run(folder, f"2026010{day}T000000Z-mine")
+    async with desk(config=Config(keys={"past.trend": "f6", "past.filter": "f7"})) as seat:
+        await seat.press("p")
+        await seat.sees("1 older ones: f7 filters them")
+        await seat.sees("f6: another figure")
+
+
+async def test_a_killed_run_names_the_key_that_recovers_it_as_it_is_bound(folder: Path) -> None:
+    (leave_run(folder) / RESULT).unlink()
+    async with desk(config=Config(keys={"past.open": "f5"})) as seat:
+        await seat.press("p")
+        await seat.sees("no result yet: f5 offers to recover it")
+        await seat.press("f5")
+        await seat.sees("This run was killed")
+
+
+async def test_a_dialog_names_the_key_that_cancels_it() -> None:
+    async with desk(config=Config(keys={"dialog.back": "f8"})) as seat:
+        await seat.press("u")
+        await seat.sees("Enter asks for its model, f8 cancels")
+        await seat.press("f8")
+        await seat.on(PickerScreen)
 
 
 async def test_the_palette_has_the_actions_of_the_screen_and_q_leaves(folder: Path) -> None:
