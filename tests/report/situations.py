@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -259,6 +260,7 @@ def _tick(situation: Situation, number: int) -> Ticked:
     )
 
 
+@cache
 def _histogram(value_ms: float, count: int) -> Histogram:
     histogram = Histogram()
     histogram.record_us(np.full(count, round(value_ms * 1000), dtype=np.int64))

@@ -70,6 +70,16 @@ def in_turn(*steps: tuple[Callable[[Snapshot], bool], Action]) -> Act:
     return act
 
 
+def noted(seen: list[Snapshot], act: Act = lambda *_: None) -> Act:
+    """Note every snapshot, and act on it."""
+
+    def both(run: Run, snapshot: Snapshot) -> None:
+        seen.append(snapshot)
+        act(run, snapshot)
+
+    return both
+
+
 def flowing(snapshot: Snapshot) -> bool:
     return snapshot.phase == "running" and bool(snapshot.stages) and snapshot.stages[-1].requests.completed > 0
 

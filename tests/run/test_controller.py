@@ -18,10 +18,9 @@ from loadgen.run.operations import (
     SetShape,
     Stop,
 )
-from loadgen.run.run import Run
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach
-from tests.run.driving import flowing, in_turn, outcome, texts
+from tests.run.driving import flowing, in_turn, noted, outcome, texts
 
 
 def lasting(text: str, **load: object) -> dict[str, object]:
@@ -38,7 +37,7 @@ def later_than(s: float) -> Callable[[Snapshot], bool]:
 
 async def test_a_stage_that_is_held_or_extended_goes_on_past_its_end(engine: Simulator) -> None:
     seen: list[Snapshot] = []
-    steps = in_turn(
+    act = in_turn(
         (at_stage(1), Extend()),
         (at_stage(2), Hold()),
         (later_than(1.5), NextStage()),
@@ -48,12 +47,8 @@ async def test_a_stage_that_is_held_or_extended_goes_on_past_its_end(engine: Sim
         (later_than(0.6), Pause()),
         (lambda snapshot: snapshot.phase == "paused", Resume()),
     )
-
-    def act(run: Run, snapshot: Snapshot) -> None:
-        seen.append(snapshot)
-        steps(run, snapshot)
-
-    result, error = await outcome(attach(engine, load=lasting("500ms", concurrency=[1, 2, 3, 4])), act)
+    load = lasting("500ms", concurrency=[1, 2, 3, 4])
+    result, error = await outcome(attach(engine, load=load), noted(seen, act))
     assert error is None
     held = [snapshot.load for snapshot in seen if snapshot.load.held_open]
     assert held and all(load.stage_progress is None and load.concurrency in (2, 3, 4) for load in held)
@@ -91,29 +86,21 @@ async def test_a_stage_that_counts_requests_is_held_as_one_that_does_not(engine:
 
 async def test_a_ladder_from_where_the_load_stands(engine: Simulator) -> None:
     ladder = PlanRequest("ladder", loads=(1, 2), duration_s=0.3)
-    seen: list[tuple[int, int]] = []
-    steps = in_turn(
-        (flowing, SetShape(32, 4)),
-        (at_stage(2), FollowPlan(ladder)),
-    )
-
-    def act(run: Run, snapshot: Snapshot) -> None:
-        seen.append((snapshot.load.stage, snapshot.load.stages_planned))
-        steps(run, snapshot)
-
-    result, error = await outcome(attach(engine, load=lasting("60s", concurrency=[4, 9])), act)
+    seen: list[Snapshot] = []
+    act = in_turn((flowing, SetShape(32, 4)), (at_stage(2), FollowPlan(ladder)))
+    result, error = await outcome(attach(engine, load=lasting("60s", concurrency=[4, 9])), noted(seen, act))
     assert (result.state, error) == ("complete", None)
     targets = [(stage.target.concurrency, stage.isl, stage.osl) for stage in result.stages]
     assert targets == [(4, 16, 8), (4, 32, 4), (1, 32, 4), (2, 32, 4)]
     assert result.stages[1].stop_reason == "the operator began another plan"
     assert texts(result, "load") == ["conc 4 -> shape 32/4", "ladder 1, 2, 0.3 s each from here"]
-    assert seen[-1] == (4, 4)
+    assert (seen[-1].load.stage, seen[-1].load.stages_planned) == (4, 4)
 
 
 async def test_streams_of_a_higher_load_are_not_measured_in_a_lower_one(engine: Simulator) -> None:
     seen: list[Snapshot] = []
     load = lasting("300ms", concurrency=[16, 2], isl=16, osl=400)
-    result, error = await outcome(attach(engine, load=load), lambda _, snapshot: seen.append(snapshot))
+    result, error = await outcome(attach(engine, load=load), noted(seen))
     assert error is None
     high, low = result.stages
     assert high.settled_s is not None and low.settled_s is not None
@@ -125,8 +112,8 @@ async def test_streams_of_a_higher_load_are_not_measured_in_a_lower_one(engine: 
 
 
 async def test_how_many_stages_are_to_come(engine: Simulator) -> None:
-    numbers: list[tuple[int, int]] = []
-    steps = in_turn(
+    seen: list[Snapshot] = []
+    act = in_turn(
         (flowing, SetConcurrency(5)),
         (at_stage(2), Pause()),
         (lambda snapshot: snapshot.load.paused, Resume()),
@@ -134,15 +121,10 @@ async def test_how_many_stages_are_to_come(engine: Simulator) -> None:
         (at_stage(4), Redo()),
         (at_stage(5), NextStage()),
     )
-
-    def act(run: Run, snapshot: Snapshot) -> None:
-        if snapshot.phase == "running":
-            numbers.append((snapshot.load.stage, snapshot.load.stages_planned))
-        steps(run, snapshot)
-
-    result, error = await outcome(attach(engine, load=lasting("60s", concurrency=[4, 6])), act)
+    result, error = await outcome(attach(engine, load=lasting("60s", concurrency=[4, 6])), noted(seen, act))
     assert error is None
     assert result.stages[3].stop_reason == "the operator measures it again"
+    numbers = [(one.load.stage, one.load.stages_planned) for one in seen if one.phase == "running"]
     # By hand a stage more; the same load goes on after a pause as another; and so does what is measured once more.
     assert list(dict.fromkeys(numbers)) == [(1, 2), (2, 3), (3, 4), (4, 4), (5, 5)]
 

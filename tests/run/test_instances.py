@@ -15,7 +15,7 @@ from loadgen.schema.snapshot import Snapshot
 from loadgen.server.vllm.client import ServerClient
 from loadgen.store.recover import folded
 from tests.engines import MANAGED, profile, simulator
-from tests.run.driving import Act, finish, flowing, left_behind, once, processes_of_ours, run_of
+from tests.run.driving import Act, finish, flowing, left_behind, noted, once, processes_of_ours, run_of
 
 ENDLESS: dict[str, Any] = {"requests": None, "duration": "60s"}
 
@@ -31,7 +31,7 @@ async def outcome(parts: Profile, act: Act | None = None) -> tuple[Result, Run]:
 
 async def test_streams_are_spread_and_the_parts_add_up() -> None:
     seen: list[Snapshot] = []
-    result, run = await outcome(twins(), lambda _, snapshot: seen.append(snapshot))
+    result, run = await outcome(twins(), noted(seen))
     assert (result.state, run.error, result.client.workers) == ("complete", None, 2)
     stage = result.stages[0]
     parts = stage.instances

@@ -10,7 +10,7 @@ from loadgen.errors import ServerError
 from loadgen.run.probe import resolve_target
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import NOBODY, Simulator, attach, profile, simulator
-from tests.run.driving import outcome
+from tests.run.driving import noted, outcome
 from tests.run.test_optional import Server, learn, serving
 
 
@@ -127,7 +127,7 @@ async def test_several_urls_take_turns(engine: Simulator) -> None:
     with simulator("--served-model-name", "base", "adapter") as other:
         urls = [engine.url, other.url]
         parts = profile({"engine": "attach", "urls": urls}, load={"requests": 20})
-        result, error = await outcome(parts, lambda _, snapshot: seen.append(snapshot))
+        result, error = await outcome(parts, noted(seen))
         truths = [each.truth()["requests"]["completed"] for each in (engine, other)]
     assert (error, result.client.workers) == (None, 2)
     stage = result.stages[0]

@@ -15,7 +15,7 @@ from loadgen.schema.shared import Diagnosis
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import MANAGED, profile
 from tests.journal import STARTED
-from tests.run.driving import finish, in_turn, run_of
+from tests.run.driving import finish, in_turn, noted, run_of
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Snapshot]:
 
     async def record() -> Run:
         run = run_of(profile(MANAGED, load={"requests": 250}))
-
-        def act(run: Run, snapshot: Snapshot) -> None:
-            shown.append(snapshot)
-            steps(run, snapshot)
-
-        await finish(run, act)
+        await finish(run, noted(shown, steps))
         return run
 
     with pytest.MonkeyPatch.context() as patch:

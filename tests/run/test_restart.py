@@ -9,7 +9,7 @@ from loadgen.run.operations import NextStage, Pause, Restart, Resume, SetConcurr
 from loadgen.run.run import Run
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import profile
-from tests.run.driving import finish, flowing, in_turn, left_behind, processes_of_ours, run_of, texts
+from tests.run.driving import finish, flowing, in_turn, left_behind, noted, processes_of_ours, run_of, texts
 
 ENDLESS = {"requests": None, "duration": "60s", "concurrency": [2, 4]}
 
@@ -60,12 +60,7 @@ async def test_a_restart_with_a_variant_and_back() -> None:
         (lambda snapshot: len(snapshot.stages) == 4 and flowing(snapshot), Stop()),
         (at("stopping"), Restart("base")),
     )
-
-    def act(run: Run, snapshot: Snapshot) -> None:
-        seen.append(snapshot)
-        steps(run, snapshot)
-
-    result = await finish(run, act)
+    result = await finish(run, noted(seen, steps))
     assert (result.state, run.error) == ("stopped", None)
     assert seen[0].variants == ("base", "small")
     # What ran goes on by hand; then the plan, which is not told of what was broken off.
@@ -133,12 +128,7 @@ async def test_what_is_blocked_or_does_not_start_gives_way_to_a_variant_that_doe
     broken = managed(**{"fail-startup": "RuntimeError: no such kernel"})
     run = run_of(blocked, hold_open=True, variants=VARIANTS | {"broken": broken})
     act = in_turn((at("blocked"), Restart("broken")), (at("failed"), Restart("small")), (flowing, Stop()))
-
-    def watched(run: Run, snapshot: Snapshot) -> None:
-        seen.append(snapshot)
-        act(run, snapshot)
-
-    result = await finish(run, watched)
+    result = await finish(run, noted(seen, act))
     (failed, *_) = [snapshot for snapshot in seen if snapshot.phase == "failed"]
     assert failed.server.state == "died" and not failed.healthy
     assert "exit code 1" in failed.headline

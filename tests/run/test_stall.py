@@ -17,7 +17,7 @@ from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.store.recover import folded
 from tests.engines import attach, profile, simulator
-from tests.run.driving import Act, finish, flowing, in_turn, once, run_of
+from tests.run.driving import Act, finish, flowing, in_turn, noted, once, run_of
 
 LOAD = {"requests": None, "duration": "60s", "concurrency": 4}
 WORDS = {
@@ -64,13 +64,8 @@ def stalled(snapshot: Snapshot) -> str:
 
 async def shown(parts: Any, act: Act, **settings: Any) -> tuple[Path, Result, list[Snapshot]]:
     seen: list[Snapshot] = []
-
-    def both(run: Any, snapshot: Snapshot) -> None:
-        seen.append(snapshot)
-        act(run, snapshot)
-
     run = run_of(parts, **settings)
-    result = await finish(run, both)
+    result = await finish(run, noted(seen, act))
     return run.folder, result, seen
 
 

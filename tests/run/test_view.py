@@ -16,7 +16,7 @@ from loadgen.schema.snapshot import RECENT_S, SNAPSHOT_S, ClientView, LoadView, 
 from tests.engines import MANAGED, profile
 from tests.journal import STARTED
 from tests.metrics.served import started
-from tests.run.driving import finish, run_of
+from tests.run.driving import finish, noted, run_of
 
 PUBLISHED = {"source": "a publication", "points": [{"figures": {"ttft_p50_ms": 40.0}}]}
 CLIENT = ClientView("kernel", 1, 10.0, 0.4, 0.0, limited=False, why=None)
@@ -40,7 +40,7 @@ async def test_published_figures_next_to_the_running_stage() -> None:
     shown: list[Snapshot] = []
     load = {"concurrency": [1, 2], "requests": 20}
     run = run_of(profile(MANAGED, load=load, reference=PUBLISHED))
-    await finish(run, lambda _, snapshot: shown.append(snapshot))
+    await finish(run, noted(shown))
     by_snapshot = [[one.stage for one in snapshot.reference] for snapshot in shown]
     assert by_snapshot[-1] == [0, 1] and all(stages in ([], [0], [1]) for stages in by_snapshot[:-1])
     assert all(one.difference_percent is not None for one in shown[-1].reference)
