@@ -205,22 +205,17 @@ def test_a_partition_has_a_share_of_the_memory(partition: str) -> None:
     ("facts", "ids", "words"),
     [
         (StageFacts(), [], ""),
-        (StageFacts(client_limit="read lag p99 60.0 ms"), ["client-limited"], "read lag"),
         (StageFacts(rising="TTFT +31%"), ["rising"], "TTFT +31%"),
         (StageFacts(capped="20 streams at most"), ["capped"], "20 streams"),
         (StageFacts(preemptions=7), ["kv-limited"], "7 preemptions"),
-        (StageFacts(waiting=3.0, kv_usage=0.97), ["kv-limited", "queueing"], "3 waiting, KV cache 97% full"),
         (StageFacts(waiting=3.0, kv_usage=0.4), ["queueing"], "engine-limited: queueing, 3 waiting"),
         (StageFacts(waiting=0.2, kv_usage=1.0), [], ""),
         (StageFacts(gfx_percent=98.0, mfu_percent=52.0), ["compute-bound"], "MFU 52%"),
         (StageFacts(gfx_percent=99.0, mfu_percent=3.6), [], ""),  # active, and hardly computing
         (StageFacts(gfx_percent=98.0, memory_rate_percent=80.0, mfu_percent=50.0), ["bandwidth-bound"], "80% of its"),
         (StageFacts(gfx_percent=98.0, memory_rate_percent=40.0), [], ""),
-        (StageFacts(gfx_percent=98.0), [], ""),
         (StageFacts(host_percent=95.0, memory_rate_percent=85.0), ["bandwidth-bound"], ""),  # the GPUs wait for nothing
-        (StageFacts(host_percent=95.0, is_loaded=False), [], ""),
         (StageFacts(host_percent=95.0), ["host-limited"], "95% busy"),
-        (StageFacts(steal_percent=12.0), ["host-limited"], "gave 12% of its cores' time to others"),
         (StageFacts(steal_percent=4.9), [], ""),
         (StageFacts(steal_percent=12.0, is_loaded=False), [], ""),
         (
@@ -232,6 +227,7 @@ def test_a_partition_has_a_share_of_the_memory(partition: str) -> None:
     ],
 )
 def test_what_limited_a_stage(facts: StageFacts, ids: list[str], words: str) -> None:
+    """Next to the situations of `tests/report/situations.md`."""
     found = stage_verdicts("stage 3", facts)
     assert [verdict.id for verdict in found] == ids
     assert all(verdict.subject == "stage 3" for verdict in found)

@@ -55,7 +55,6 @@ def test_a_stage_says_what_was_looked_at() -> None:
 
 
 def test_whether_the_output_is_right_is_among_the_first_answers() -> None:
-    assert right(run()) == ("Like the idle engine's, by 14 scores and 15 greedy answers under load.", False)
     text, bad = right(run(DRIFT))
     assert bad and "stage 1: wrong output" in text
     text, _ = right(run(found=replace(canary(), unchecked=("no text was scored",))))

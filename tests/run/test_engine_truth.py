@@ -31,7 +31,6 @@ async def test_both_count_the_same_and_a_used_cache_is_flagged() -> None:
 
 
 async def test_the_share_of_the_peak_is_of_what_the_engine_computed() -> None:
-    """Without a stated precision there is none: `test_mfu`."""
     args = {"preset": "fast", "enable-mfu-metrics": True, "gflop-per-token": 10.0, "enable-prefix-caching": False}
     published = {"source": "a publication", "points": [{"figures": {"mfu_percent": 85.0}}]}
     load = {"requests": 16, "isl": 64, "osl": 9, "first_wave": "counted"}
