@@ -207,8 +207,8 @@ class Cockpit(App[None]):
         event.size = Size(*usable_size(*event.size))
 
     def notify(self, message: str, *, timeout: float | None = None, **options: Any) -> None:  # noqa: ANN401 - passed on
-        """Show a message as plain text, unless it is on the screen already; too many make room for it."""
-        text, now_s = harmless(message), monotonic()
+        """Show a message as plain text without secrets, unless it is on the screen; too many make room for it."""
+        text, now_s = harmless(masked_text(message)), monotonic()
         self._toasts = {shown: until_s for shown, until_s in self._toasts.items() if until_s > now_s}
         if text in self._toasts:
             return
@@ -321,7 +321,7 @@ class Cockpit(App[None]):
             self.pop_screen()
 
     def _complain(self, title: str, error: VrampError) -> None:
-        self.notify(masked_text(str(error)), title=title, severity="error", timeout=15)
+        self.notify(str(error), title=title, severity="error", timeout=15)
 
     async def close_runs(self) -> None:
         """End every run that has not ended, and wait for it."""

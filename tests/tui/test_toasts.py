@@ -28,3 +28,10 @@ async def test_too_many_messages_make_room_for_the_newest() -> None:
             await seat.settle()
             assert len(shown(seat)) <= MAX_TOASTS
         assert shown(seat)[-1] == f"message {MAX_TOASTS}"
+
+
+async def test_no_message_shows_a_secret() -> None:
+    async with seated() as seat:
+        seat.app.notify("cannot be opened: http://x/?api_key=hunter2-hunter2", timeout=60)
+        await seat.settle()
+        assert shown(seat) == ["cannot be opened: http://x/?api_key=***"]

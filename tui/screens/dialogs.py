@@ -21,6 +21,7 @@ from textual.widgets.option_list import Option
 
 from loadgen import format as fmt
 from loadgen.errors import ProfileError, VrampError
+from loadgen.masking import masked_text
 from loadgen.profile.document import build_profile
 from loadgen.schema.snapshot import ServerView
 from loadgen.server.vllm.client import ServerClient, api_key, pick_model
@@ -91,7 +92,7 @@ class AskText(Dialog[Answer | None], Generic[Answer]):
             self.complain(f"! {error}")
 
     def complain(self, words: str) -> None:
-        self.query_one("#complaint", Static).update(Text(fmt.plain(words)))
+        self.query_one("#complaint", Static).update(Text(fmt.plain(masked_text(words))))
 
 
 def ask_load(what: str, *, open_loop: bool) -> AskText[float]:

@@ -23,6 +23,7 @@ from textual.widgets import TextArea
 
 from loadgen import format as fmt
 from loadgen.errors import UNDECODABLE, ProfileError
+from loadgen.masking import masked_text
 from loadgen.places import write_named
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, default_name, variant_names
@@ -193,7 +194,7 @@ def check_text(text: str, name: str) -> tuple[dict[str, Any], list[Problem]]:
     try:
         document = tomllib.loads(text)
     except UNDECODABLE as error:
-        message = str(error)
+        message = masked_text(str(error))
         at = _AT_LINE.search(message)
         if at is None:
             return {}, [(message, max(1, len(text.splitlines())))]
@@ -216,7 +217,7 @@ def _problems_of(document: dict[str, Any], variant: str | None, text: str) -> It
             key = _KEY.match(words)
             path = key[0].strip(".").split(".") if key is not None else []
             at = line_of(text, ["variants", variant, *path]) if variant is not None and path else None
-            yield f"{prefix}{words}", at or line_of(text, path)
+            yield prefix + masked_text(words), at or line_of(text, path)
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:

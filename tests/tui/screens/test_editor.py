@@ -199,6 +199,26 @@ def test_any_text_is_a_profile_or_has_problems(text: str) -> None:
     assert all(line is None or 1 <= line <= lines + 1 for _, line in problems)
 
 
+SECRETS = st.from_regex(r"[a-zA-Z0-9]{12,20}", fullmatch=True)
+QUOTING = (
+    '[server]\nurl = "ftp://me:{}@host"',
+    '[server]\nengine = "attach"\nurl = "http://host:x/v1?api_key={}"',
+    '[server]\nengine = "attach"\nurls = ["http://a:1", "ftp://b?token={}"]',
+    '[server.env]\nMY_TOKEN = ["{}"]',
+    '[server]\nargs = 3\n[variants.slow.server.env]\nHF_TOKEN = {{ a = "{}" }}',
+    '[load.headers.static]\nAuthorization = ["Bearer {}"]',
+    '[[server.api_key]]\nkey = "{}"',
+    'api_key = "{}"\napi_key = "{}',
+)
+
+
+@given(SECRETS, st.sampled_from(QUOTING))
+def test_no_problem_quotes_a_secret(secret: str, text: str) -> None:
+    _, problems = check_text(text.format(secret, secret), "x")
+    assert problems
+    assert not any(secret in words for words, _ in problems)
+
+
 KEYS = st.from_regex(r"[a-z][a-z0-9_-]{0,5}", fullmatch=True)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from textual.events import Key, Resize
 from textual.geometry import Size
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from loadgen.errors import ProfileError
 from loadgen.format import harmless
@@ -216,6 +216,17 @@ async def test_attaching_asks_the_server_for_its_model() -> None:
             await seat.press("enter")
             await seat.until(lambda: bool(seat.chosen))
             assert seat.chosen[0].url == running.url
+
+
+@pytest.mark.parametrize("url", ["ftp://me:{}@x", "http://x:y/?api_key={}", "http://me:{}@ x", "x y?token={}"])
+async def test_a_complaint_about_a_url_quotes_no_secret(url: str) -> None:
+    async with desk() as seat:
+        await seat.press("u")
+        seat.app.screen.query_one(Input).value = url.format("hunter2-hunter2")
+        await seat.press("enter")
+        await seat.sees("! ")
+        complaint = str(seat.app.screen.query_one("#complaint", Static).content)
+        assert complaint.startswith("! ") and "hunter2" not in complaint
 
 
 async def test_runs_one_after_another_and_back_to_the_list() -> None:
