@@ -18,7 +18,7 @@ import loadgen
 from tests.tui.pseudo_terminal import in_a_terminal
 
 _VRAMP = Path(sys.executable).with_name("vramp")
-_SMALL = ("--isl", "16", "--osl", "8", "--workers", "1")
+_SMALL = ("--isl", "16", "--osl", "8", "--workers", "1", "--set", "server.args.startup-s=0")
 _LIMIT_S = 100
 
 
@@ -98,5 +98,7 @@ def test_the_cockpit_opens_on_its_profiles_and_closes(folder: Path) -> None:
     with in_a_terminal([str(_VRAMP)], folder, {}) as terminal:
         terminal.read_until(b"shipped with vramp")
         terminal.press(b"q")
-        terminal.read_rest()
-        assert terminal.wait() == 0
+        assert terminal.read_to_its_end() == 0
+    assert b"\x1b[?25h" in terminal.seen[terminal.seen.rindex(b"\x1b[?1049l") :]
+    assert b"Traceback" not in terminal.seen
+    assert not (folder / "runs").exists()

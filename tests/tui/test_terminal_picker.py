@@ -29,15 +29,6 @@ def assert_clean(terminal: Terminal) -> None:
     assert b"Traceback" not in terminal.seen
 
 
-def test_the_picker_opens_and_q_leaves(tmp_path: Path) -> None:
-    with vramp(tmp_path) as terminal:
-        terminal.read_until(b"shipped with vramp")
-        terminal.press(b"q")
-        assert terminal.read_to_its_end() == 0
-    assert_clean(terminal)
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_run_from_the_picker_prints_its_table_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(TOML)
     with vramp(tmp_path) as terminal:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -164,20 +163,7 @@ async def test_the_server_started_anew_as_a_variant() -> None:
     assert left_behind() == []
 
 
-async def test_ctrl_c_twice_aborts_and_the_partial_result_is_named(run: Run) -> None:
-    app = Cockpit(CockpitScreen(run))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda now: now.phase == "running" and now.load.held == 8)
-        await pilot.press("ctrl+c", "ctrl+c")
-        await until(pilot, lambda now: now.phase == "done")
-        await pilot.pause(0.05)
-        assert re.search(r"run done  runs/\S+/result.json", "\n".join(rows_of(app)))
-        await pilot.press("q")
-        assert app._exit
-    assert run.result is not None and run.result.state == "stopped"
-
-
-@pytest.mark.parametrize(("key", "ended"), [("e", True), ("g", False), ("escape", False)])
+@pytest.mark.parametrize(("key", "ended"), [("e", True), ("g", False)])
 async def test_what_an_earlier_vramp_left_is_asked_about_before_anything_starts(
     run: Run, key: str, ended: bool
 ) -> None:

@@ -33,7 +33,7 @@ def test_it_sees_the_load_that_another_vramp_sends(engine: Simulator, tmp_path: 
             watching.send_signal(signal.SIGINT)
             _, reported = watching.communicate()
     finally:
-        driver.send_signal(signal.SIGINT)
+        driver.kill()
         driver.communicate()
     assert watching.returncode == INTERRUPTED, reported
     seen = json.loads(path.read_text())

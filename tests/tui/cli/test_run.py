@@ -21,7 +21,9 @@ def small(engine: Simulator) -> list[str]:
 def test_limits_go_to_a_file_and_figures_to_a_port(engine: Simulator, capfd: pytest.CaptureFixture[str]) -> None:
     more = ["--slo", "ttft_p99=0.001ms,tpot_p99=100s", "--junit", "tests.xml", "--metrics-port", "0"]
     assert vramp(*small(engine), *more) == 1
-    (address,) = re.findall(r"^metrics: http://127\.0\.0\.1:(\d+)/metrics$", capfd.readouterr().err, re.MULTILINE)
+    said = capfd.readouterr()
+    assert "missed" in said.out
+    (address,) = re.findall(r"^metrics: http://127\.0\.0\.1:(\d+)/metrics$", said.err, re.MULTILINE)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(address)))
     failed = [case.get("name") for case in xml.parse("tests.xml").iter("testcase") if case.find("failure") is not None]

@@ -31,18 +31,6 @@ def left(capfd: pytest.CaptureFixture[str]) -> Iterator[str]:
     assert list_servers() == []
 
 
-def test_stop_without_a_port_ends_the_only_server(left: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert stop("1") == 3
-    assert f"running ones: {left.rpartition(':')[2]}" in capfd.readouterr().err
-    assert httpx.get(f"{left}/health", trust_env=False).status_code == 200
-    assert stop("--list") == 0
-    assert "simulator" in capfd.readouterr().out
-    assert stop() == 0
-    assert "no process left" in capfd.readouterr().err
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{left}/health", trust_env=False)
-
-
 DRIVING = """
 import sys
 from loadgen.server.process.ports import drive_lock
@@ -107,11 +95,17 @@ def write_nothing() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-@pytest.mark.usefixtures("left")
-def test_stopping_all_writes_no_file() -> None:
+def test_stopping_all_ends_what_is_listed_and_writes_no_file(left: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert stop("1") == 3
+    assert f"running ones: {left.rpartition(':')[2]}" in capfd.readouterr().err
+    assert httpx.get(f"{left}/health", trust_env=False).status_code == 200
+    assert stop("--list") == 0
+    assert "simulator" in capfd.readouterr().out
     done = vramp(Path(), "stop", "--all", preexec_fn=write_nothing)
     assert done.returncode == 0, done.stderr
     assert "no process left" in done.stderr
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{left}/health", trust_env=False)
 
 
 def test_leftovers_of_a_killed_vramp_are_ended(capsys: pytest.CaptureFixture[str]) -> None:

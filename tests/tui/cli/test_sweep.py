@@ -43,34 +43,24 @@ def folder() -> Path:
     return found
 
 
-def test_variants_in_one_table_under_one_load(capfd: pytest.CaptureFixture[str]) -> None:
-    assert sweep("box.toml", "--variants", "plain,slow", "--json", "rows.json") == 0
+def test_variants_in_one_table_under_one_load_by_default_all_of_that_load(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("box.toml").write_text(PROFILE.partition("[variants.broken")[0] + "[variants.other.load]\nosl = 5\n")
+    assert sweep("box.toml", "--json", "rows.json") == 0
     captured = capfd.readouterr()
     lines = captured.out.splitlines()
-    assert [line.split()[0] for line in lines if " --" not in line] == ["variant", "plain", "slow"] * 2
-    assert "variant 2 of 2: slow" in captured.err
+    names = ["base", "plain", "slow"]
+    assert [line.split()[0] for line in lines if " --" not in line] == ["variant", *names] * 2
+    assert lines[2].count("(100 %)") == 3
+    assert "variant 3 of 3: slow" in captured.err
+    assert "left out, because their load is not that of base: other" in captured.err
     rows = json.loads(Path("rows.json").read_text())["rows"]
     assert [(row["variant"], row["stage"][:6], row["completed"]) for row in rows] == [
-        ("plain", "conc 1", 4),
-        ("plain", "conc 2", 4),
-        ("slow", "conc 1", 4),
-        ("slow", "conc 2", 4),
+        (name, stage, 4) for name in names for stage in ("conc 1", "conc 2")
     ]
     # Steps of 20 ms against less than 2.
-    assert rows[2]["difference_percent"]["tpot_mean_ms"] > 100
-    seeds = {
-        json.loads((folder() / f"{name}.json").read_text())["profile"]["load"]["seed"] for name in ("plain", "slow")
-    }
+    assert rows[4]["difference_percent"]["tpot_mean_ms"] > 100
+    seeds = {json.loads((folder() / f"{name}.json").read_text())["profile"]["load"]["seed"] for name in names}
     assert seeds == {read_sweep(folder()).seed}
-
-
-def test_by_default_the_base_comes_first_and_other_loads_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("box.toml").write_text(PROFILE.partition("[variants.broken")[0] + "[variants.other.load]\nosl = 5\n")
-    assert sweep("box.toml", "--concurrency", "1") == 0
-    captured = capfd.readouterr()
-    assert [line.split()[0] for line in captured.out.splitlines()[1:]] == ["variant", "base", "plain", "slow"]
-    assert captured.out.splitlines()[2].count("(100 %)") == 3
-    assert "left out, because their load is not that of base: other" in captured.err
 
 
 def test_a_variant_that_does_not_start_is_a_row_and_runs_when_the_sweep_goes_on(

@@ -16,6 +16,7 @@ import pytest
 
 from loadgen.store.journal import JOURNAL
 from tests.server.fakes import wait_until
+from tests.tui.past_runs import leave_run
 from tests.tui.pseudo_terminal import PATIENCE_S, Terminal, in_a_terminal
 
 ROOT = Path(__file__).parents[3]
@@ -87,6 +88,8 @@ def test_ctrl_c_twice_in_the_cockpit(tmp_path: Path) -> None:
         terminal.read_until(FLOWING)
         terminal.press(b"\x03\x03")
         terminal.read_until(b"stopped: ")
+        terminal.read_until(b"run done")
+        terminal.read_until(b" o.json")
         terminal.press(b"q")
         terminal.read_rest()
         terminal.wait()
@@ -123,9 +126,13 @@ def test_a_terminal_that_closes_without_notice_ends_the_run_too(tmp_path: Path) 
     assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
 
 
-def test_a_stop_and_more_than_one_go_on_leave_one_reader_of_the_keys(tmp_path: Path) -> None:
-    with cockpit(tmp_path) as terminal:
+def test_a_stop_and_more_than_one_go_on_leave_one_reader_of_the_keys_and_clicks(tmp_path: Path) -> None:
+    drawn = (GOLDENS / "overview-120x40.txt").read_text(encoding="utf-8").splitlines()
+    row, column = next((y, line.index("i details")) for y, line in enumerate(drawn, 1) if "i details" in line)
+    # Whoever runs the tests may have a size in the environment, which would be taken for the terminal's.
+    with cockpit(tmp_path, COLUMNS="120", LINES="40") as terminal:
         terminal.read_until(FLOWING)
+        wait_until(partial(journal_has, tmp_path, '"StageStarted"'))
         process = psutil.Process(terminal.pid)
         os.kill(terminal.pid, signal.SIGTSTP)
         terminal.read_until(LEFT)
@@ -134,16 +141,6 @@ def test_a_stop_and_more_than_one_go_on_leave_one_reader_of_the_keys(tmp_path: P
             terminal.seen = b""
             os.kill(terminal.pid, signal.SIGCONT)
             terminal.read_until(FLOWING)
-        assert terminal.leave() == 0
-
-
-def test_a_click_of_the_mouse_is_a_key(tmp_path: Path) -> None:
-    drawn = (GOLDENS / "overview-120x40.txt").read_text(encoding="utf-8").splitlines()
-    row, column = next((y, line.index("i details")) for y, line in enumerate(drawn, 1) if "i details" in line)
-    # Whoever runs the tests may have a size in the environment, which would be taken for the terminal's.
-    with cockpit(tmp_path, COLUMNS="120", LINES="40") as terminal:
-        terminal.read_until(FLOWING)
-        wait_until(partial(journal_has, tmp_path, '"StageStarted"'))
         terminal.press(f"\x1b[<0;{column + 3};{row}M\x1b[<0;{column + 3};{row}m".encode())
         terminal.read_until(b"tab")  # the key for the next one, in the title
         assert terminal.leave() == 0
@@ -153,11 +150,14 @@ def test_a_click_of_the_mouse_is_a_key(tmp_path: Path) -> None:
 def test_a_terminal_with_few_colours_and_the_consoles_font(
     tmp_path: Path, term: str, environment: dict[str, Any]
 ) -> None:
-    with cockpit(tmp_path, TERM=term, COLORTERM="", **environment) as terminal:
+    leave_run(tmp_path)
+    replay = [sys.executable, "-m", "tui.cli", "replay", "last"]
+    with cockpit(tmp_path, command=replay, TERM=term, COLORTERM="", **environment) as terminal:
         terminal.read_until(FLOWING)
         terminal.press(b"2")
         terminal.read_until(b"by streams held")
-        assert terminal.leave() == 0
+        terminal.press(b"q")
+        assert terminal.read_to_its_end() == 0
     shown = terminal.seen.decode()
     assert not re.search(r"[34]8;[25];", shown), "more than sixteen colours"
     # Every glyph of the console's own font is one of the IBM PC's.

@@ -75,23 +75,20 @@ async def test_saving_under_names(folder: Path) -> None:
         await seat.sees(" new ")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("~nosuch/x", "~nosuch/x: a folder, or"),
-        (".", ".: a folder, or"),
-        ("/", "/: a folder, or"),
-        ("far/x", "far/x.toml: cannot be written: File "),
-    ],
-)
-async def test_an_impossible_name_loses_nothing(folder: Path, name: str, words: str) -> None:
+async def test_an_impossible_name_loses_nothing(folder: Path) -> None:
     (folder / "far").symlink_to("x" * 300)  # like a folder that may not be entered, for root too
     async with desk() as seat:
         area = await editing(seat)
         area.text = TOML + "# changed\n"
-        await save_as(seat, name)
-        await seat.sees(words)
-        assert area.is_attached and area.text == TOML + "# changed\n"
+        for name, words in (
+            ("~nosuch/x", "~nosuch/x: a folder, or"),
+            (".", ".: a folder, or"),
+            ("/", " /: a folder, or"),
+            ("far/x", "far/x.toml: cannot be written: File "),
+        ):
+            await save_as(seat, name)
+            await seat.sees(words)
+            assert area.is_attached and area.text == TOML + "# changed\n"
 
 
 async def test_a_file_whose_name_has_a_blank_is_a_profile_here_too(folder: Path) -> None:

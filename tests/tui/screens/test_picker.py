@@ -257,23 +257,7 @@ async def run_to_its_end(seat: Desk) -> None:
     await seat.sees("vramp report runs/")
 
 
-async def test_a_past_run_is_seen_again() -> None:
-    leave_run(Path())
-    async with desk() as seat:
-        await seat.press("p")
-        await seat.sees("vramp compare OTHER runs/20260102T030405Z-mine")
-        assert "conc 4" in seat.text and "complete" in seat.text
-        await seat.press("enter")
-        await seat.on(CockpitScreen)
-        await seat.sees("REPLAY")
-        await seat.press("b")
-        await seat.on(PastScreen)
-        await seat.press("escape")
-        await seat.on(PickerScreen)
-        assert seat.app.runs == []
-
-
-async def test_past_runs_have_a_trend_and_a_filter(folder: Path) -> None:
+async def test_past_runs_have_a_trend_and_a_filter_and_are_seen_again(folder: Path) -> None:
     for day in (1, 2):
         leave_run(folder, f"2026010{day}T000000Z-mine")
     leave_run(folder, "broken").joinpath("journal.jsonl").unlink()
@@ -284,6 +268,13 @@ async def test_past_runs_have_a_trend_and_a_filter(folder: Path) -> None:
         await seat.sees("output tok/s ───")
         await seat.press("t")
         await seat.sees("TTFT p50, ms ───")
+        await seat.sees("vramp compare OTHER runs/20260102T000000Z-mine")
+        assert "conc 4" in seat.text and "complete" in seat.text
+        await seat.press("enter")
+        await seat.on(CockpitScreen)
+        await seat.sees("REPLAY")
+        await seat.press("b")
+        await seat.on(PastScreen)
         await seat.press("slash", *"unread", "enter")
         await seat.sees("broken")
         await seat.until(lambda: len(seat.app.screen.query_one(RowList).options) == 1)
@@ -291,6 +282,7 @@ async def test_past_runs_have_a_trend_and_a_filter(folder: Path) -> None:
         await seat.until(lambda: len(seat.app.screen.query_one(RowList).options) == 3)
         await seat.press("escape")
         await seat.on(PickerScreen)
+        assert seat.app.runs == []
 
 
 async def test_the_cursor_begins_on_the_newest_past_run_whichever_was_read_first(
