@@ -101,35 +101,38 @@ async def test_a_note_is_typed_and_sent() -> None:
         assert seat.calls == [Note("fan [bold]swapped[/]")]
 
 
-@pytest.mark.parametrize(
-    ("server", "held", "offered", "said"),
-    [
-        # Our own server under load; left running at the end; before its load.
-        ({"is_own": True}, 8, ["end the load, stop the server, write", "cut streams, kill the server, write"], False),
-        ({"is_own": True, "stays": True}, 8, ["end the load, write", "cut streams, kill the server, write"], True),
-        ({"is_own": True, "state": "starting"}, 0, ["stop the server, write", "kill the server, write"], False),
-        # Somebody else's, with our load and without.
-        ({"engine": "attach"}, 8, ["end the load, write", "cut streams, write"], True),
-        ({"engine": "attach"}, 0, ["write the result"], True),
-        # None: blocked before its start, dead, or a box without one.
-        ({"state": "starting"}, 0, ["write the result"], False),
-        ({"state": "died"}, 0, ["write the result"], False),
-        ({"engine": "none", "state": "stopped"}, 0, ["write the result"], False),
-    ],
-)
-async def test_leaving_offers_only_what_can_happen(
-    server: dict[str, Any], held: int, offered: list[str], *, said: bool
-) -> None:
+LEAVING: list[tuple[dict[str, Any], int, list[str], bool]] = [
+    # Our own server under load; left running at the end; before its load.
+    ({"is_own": True}, 8, ["end the load, stop the server, write", "cut streams, kill the server, write"], False),
+    ({"is_own": True, "stays": True}, 8, ["end the load, write", "cut streams, kill the server, write"], True),
+    ({"is_own": True, "state": "starting"}, 0, ["stop the server, write", "kill the server, write"], False),
+    # Somebody else's, with our load and without.
+    ({"engine": "attach"}, 8, ["end the load, write", "cut streams, write"], True),
+    ({"engine": "attach"}, 0, ["write the result"], True),
+    # None: blocked before its start, dead, or a box without one.
+    ({"state": "starting"}, 0, ["write the result"], False),
+    ({"state": "died"}, 0, ["write the result"], False),
+    ({"engine": "none", "state": "stopped"}, 0, ["write the result"], False),
+]
+"""A server, the streams held, what is offered, and whether it is said that the server goes on."""
+
+
+async def test_leaving_offers_only_what_can_happen() -> None:
     async with seated((120, 30)) as seat:
         now = running()
-        load = msgspec.structs.replace(now.load, held=held)
-        await seat.show(msgspec.structs.replace(now, server=msgspec.structs.replace(now.server, **server), load=load))
-        await seat.press("q")
-        choices = [str(option.prompt) for option in seat.app.screen.query_one(OptionList).options]
-        assert choices[-1] == "g  go on"
-        assert [words in choice for words, choice in zip(offered, choices[:-1], strict=True)] == [True] * len(offered)
-        question = str(seat.app.screen.query_one(".question", Static).render())
-        assert ("goes on when vramp has left" in question) is said
+        for server, held, offered, goes_on in LEAVING:
+            load = msgspec.structs.replace(now.load, held=held)
+            shown = msgspec.structs.replace(now.server, **server)
+            await seat.show(msgspec.structs.replace(now, server=shown, load=load))
+            await seat.press("q")
+            choices = [str(option.prompt) for option in seat.app.screen.query_one(OptionList).options]
+            assert choices[-1] == "g  go on"
+            assert [words in choice for words, choice in zip(offered, choices[:-1], strict=True)] == [True] * len(
+                offered
+            )
+            question = str(seat.app.screen.query_one(".question", Static).render())
+            assert ("goes on when vramp has left" in question) is goes_on
+            await seat.press("escape")
 
 
 async def test_leaving_names_the_keys_as_they_are_bound() -> None:

@@ -1,7 +1,6 @@
 """What stands in the charts' place while there is no server."""
 
 import msgspec
-import pytest
 
 from loadgen.schema.shared import Diagnosis
 from loadgen.schema.snapshot import Snapshot
@@ -26,13 +25,18 @@ def dead(headline: str = HEADLINE, cause: Diagnosis = CAUSE) -> Snapshot:
     return replace(now, phase="failed", headline=headline, healthy=False, server=server)
 
 
-@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 40), (150, 30)])
-async def test_the_diagnosis_of_a_dead_server_and_its_remedy_can_be_read_whole(size: tuple[int, int]) -> None:
-    async with seated(size) as seat:
-        await seat.show(dead())
-        y = next(y for y, row in enumerate(seat.rows) if "server died ─" in row)
-        shown = " ".join(row[seat.rows[y].index("server died ─") :].strip() for row in seat.rows[y:])
-    assert shown.index(HEADLINE) < shown.index(f"→ {CAUSE.remedy}") < shown.index("INFO the last thing that it said")
+async def test_the_diagnosis_of_a_dead_server_and_its_remedy_can_be_read_whole() -> None:
+    async with seated() as seat:
+        for size in ((60, 16), (80, 24), (120, 40), (150, 30)):
+            await seat.pilot.resize_terminal(*size)
+            await seat.show(dead())
+            y = next(y for y, row in enumerate(seat.rows) if "server died ─" in row)
+            shown = " ".join(row[seat.rows[y].index("server died ─") :].strip() for row in seat.rows[y:])
+            assert (
+                shown.index(HEADLINE)
+                < shown.index(f"→ {CAUSE.remedy}")
+                < shown.index("INFO the last thing that it said")
+            )
 
 
 def test_a_diagnosis_takes_three_rows_at_most_and_is_not_said_twice() -> None:

@@ -18,7 +18,7 @@ from tests.tui.scenes import afternoon, moment, playing, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
 from tui.charts.timeline import CAPACITY, MAX_MARKS, Timeline
 from tui.config import Config
-from tui.keys import PAGES, Page
+from tui.keys import PAGES
 from tui.panels.frame import Panel
 from tui.screens.pages import PANEL_PAGES, copied_verdicts
 
@@ -77,19 +77,20 @@ async def test_t_goes_through_the_latencies_and_in_the_curve_the_frontier() -> N
         assert "TTFT ms by streams held" in seat.rows[6]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-async def test_y_copies_a_table_that_can_be_pasted(page: Page) -> None:
+async def test_y_copies_a_table_that_can_be_pasted_from_every_view() -> None:
     async with seated((80, 24)) as seat:
         await watch(seat)
-        if page.name == "sessions":
-            await seat.show(playing(120.0))
-        await seat.press(page.key, "y")
-        copied = seat.app.clipboard.splitlines()
-        if page.name == "log":
-            assert len(copied) == 23
-            return
-        columns = {line.replace("\\|", "").count("|") for line in copied}
-        assert len(columns) == 1 and len(copied) > 2 and set(copied[1]) <= set("| -")
+        for page in sorted(PAGES, key=lambda page: page.name == "sessions"):
+            if page.name == "sessions":
+                await seat.show(playing(120.0))
+            seat.app.copy_to_clipboard("")
+            await seat.press("escape", "escape", page.key, "y")
+            copied = seat.app.clipboard.splitlines()
+            if page.name == "log":
+                assert len(copied) == 23
+                continue
+            columns = {line.replace("\\|", "").count("|") for line in copied}
+            assert len(columns) == 1 and len(copied) > 2 and set(copied[1]) <= set("| -"), page.name
 
 
 def test_a_finding_that_needs_nothing_is_copied_without_a_remedy() -> None:
@@ -98,20 +99,17 @@ def test_a_finding_that_needs_nothing_is_copied_without_a_remedy() -> None:
     assert "| another model: figures differ |" in copied
 
 
-async def test_a_log_that_stands_still_names_the_key_that_follows() -> None:
-    async with seated((80, 24), config=Config(keys={"log.follow": "f5"})) as seat:
+async def test_hints_of_the_log_name_the_keys_that_were_moved() -> None:
+    """A server that was started elsewhere has no log to show."""
+    async with seated((120, 40), config=Config(keys={"log.follow": "f5", "cockpit.log": "f6"})) as seat:
         await show_log(seat, 450)
-        await seat.press("6", "up")
+        await seat.press("f6", "up")
         assert "PAUSED, f5 follows" in seat.text
-
-
-@pytest.mark.parametrize(("engine", "log"), [("vllm", "its log (f6) has"), ("attach", "its log has")])
-async def test_a_remedy_names_the_key_of_a_log_that_there_is(engine: str, log: str) -> None:
-    async with seated((120, 40), config=Config(keys={"cockpit.log": "f6"})) as seat:
-        server = msgspec.structs.replace(running().server, engine=engine)
-        await seat.show(running(errors={"http_5xx": (2, ["HTTP 500"])}, server=server))
-        await seat.press("7")
-        assert log in seat.text
+        for engine, log in (("vllm", "its log (f6) has"), ("attach", "its log has")):
+            server = msgspec.structs.replace(running().server, engine=engine)
+            await seat.show(running(errors={"http_5xx": (2, ["HTTP 500"])}, server=server))
+            await seat.press("escape", "escape", "7")
+            assert log in seat.text
 
 
 async def show_log(seat: Seat, total: int) -> None:
@@ -230,9 +228,10 @@ async def test_a_theme_colours_everything_at_once() -> None:
         assert seat.app.export_screenshot() == first
 
 
-@pytest.mark.parametrize("size", [(64, 20), (80, 20), (120, 24), (120, 30), (149, 36), (160, 30)])
-async def test_a_low_screen_keeps_the_last_three_stages(size: tuple[int, int]) -> None:
-    async with seated(size) as seat:
-        await seat.show(with_gpus())
-        numbers = [row.replace("▸", " ").split()[0] for row in seat.rows[-4:-1]]
-        assert numbers == ["2", "3", "4"]
+async def test_a_low_screen_keeps_the_last_three_stages() -> None:
+    async with seated((64, 20)) as seat:
+        for size in ((64, 20), (80, 20), (120, 24), (120, 30), (149, 36), (160, 30)):
+            await seat.pilot.resize_terminal(*size)
+            await seat.show(with_gpus())
+            numbers = [row.replace("▸", " ").split()[0] for row in seat.rows[-4:-1]]
+            assert numbers == ["2", "3", "4"], size
