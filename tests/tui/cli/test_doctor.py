@@ -18,7 +18,9 @@ _NVML = Path(__file__).parents[2] / "telemetry" / "nvml_stub" / "nvml_stub.c"
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is learned here from ten seconds that is not from a tenth of one."""
-    monkeypatch.setattr("tui.cli.box.DUMP_PACE", Pace(watch_s=0.1, interval_s=0.05, open_s=20))
+    pace = Pace(watch_s=0.1, interval_s=0.05, open_s=20)
+    monkeypatch.setattr("tui.cli.box.DUMP_PACE", pace)
+    monkeypatch.setattr("tui.cli.box.Pace", lambda: pace)
 
 
 @pytest.fixture

@@ -191,31 +191,25 @@ def test_a_terminal_that_reads_again_gets_the_whole_screen(tmp_path: Path) -> No
 
 
 BREAKS = """
-from tui.app import Cockpit, open_cockpit
+from tui.app import Cockpit
+from tui.cli.__main__ import main
 
 def fail(cockpit):
     api_key = "-".join(("sk", "nobody", "sees"))
     raise LookupError("no such panel")
 
 Cockpit.key_f = fail
+main(["p.toml"])
 """
 
 
-def test_what_breaks_the_screen_is_reported_without_the_values_of_locals(tmp_path: Path) -> None:
-    with cockpit(tmp_path, command=[sys.executable, "-c", BREAKS + "open_cockpit(Cockpit())"]) as terminal:
-        terminal.read_until(b"shipped with vramp")
+def test_what_breaks_the_screen_is_reported_without_the_values_of_locals_and_fails_the_run(tmp_path: Path) -> None:
+    with cockpit(tmp_path, command=[sys.executable, "-c", BREAKS]) as terminal:
+        terminal.read_until(FLOWING)
         terminal.press(b"f")
         assert terminal.read_to_its_end() == 1
     assert b"LookupError: no such panel" in terminal.seen[terminal.seen.rindex(LEFT) :]
     assert b"sk-nobody-sees" not in terminal.seen
-
-
-def test_a_run_whose_screen_breaks_has_failed(tmp_path: Path) -> None:
-    code = BREAKS + "from tui.cli.__main__ import main\nmain(['p.toml'])"
-    with cockpit(tmp_path, command=[sys.executable, "-c", code]) as terminal:
-        terminal.read_until(FLOWING)
-        terminal.press(b"f")
-        assert terminal.read_to_its_end() == 1
     (path,) = tmp_path.glob("runs/*/result.json")
     result = json.loads(path.read_text())
     assert (result["state"], result["reason"]) == ("failed", "the cockpit broke: LookupError")

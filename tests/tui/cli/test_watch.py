@@ -130,26 +130,17 @@ async def test_a_web_server_that_is_killed_takes_its_browsers_processes_with_it(
 
 def test_without_a_terminal_it_says_what_else_there_is(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").touch()
-    with pytest.raises(ProfileError, match="needs a terminal"):
+    with pytest.raises(ProfileError, match="needs a terminal to show it on: there is no terminal"):
         watch([str(tmp_path)])
 
 
-@pytest.mark.parametrize(
-    ("redirected", "term", "reason"),
-    [
-        ("2>words", "xterm", "stderr is not the terminal"),
-        ("</dev/null 2>&1", "xterm", "there is no terminal"),
-        ("2>&1", "dumb", "TERM=dumb"),
-    ],
-)
-def test_a_terminal_that_cannot_show_it_is_refused(tmp_path: Path, redirected: str, term: str, reason: str) -> None:
+def test_a_terminal_that_cannot_show_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / JOURNAL).touch()
-    command = ["/bin/sh", "-c", f'"$0" -m tui.cli watch . {redirected}', sys.executable]
-    with in_a_terminal(command, tmp_path, {"PYTHONPATH": str(ROOT), "TERM": term}) as terminal:
+    command = ["/bin/sh", "-c", '"$0" -m tui.cli watch . 2>words', sys.executable]
+    with in_a_terminal(command, tmp_path, {"PYTHONPATH": str(ROOT)}) as terminal:
         assert terminal.read_to_its_end() == 2
-    words = tmp_path / "words"
-    reported = words.read_bytes() if words.exists() else terminal.seen
-    assert reported.decode().startswith(f"vramp: vramp watch: needs a terminal to show it on: {reason}")
+    words = "vramp: vramp watch: needs a terminal to show it on: stderr is not the terminal"
+    assert (tmp_path / "words").read_text().startswith(words)
 
 
 def test_without_a_live_run_it_says_so() -> None:

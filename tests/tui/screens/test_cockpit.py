@@ -230,13 +230,14 @@ async def test_a_silent_start_shows_signs_of_life_and_the_last_durations() -> No
         assert "alive: CPU 198%   memory 21.0GB   last line 25 s ago" in seat.text
 
 
-@pytest.mark.parametrize("size", [(160, 45), (80, 24)])
-async def test_a_long_verdict_leaves_the_profile_and_the_stage_in_the_header(size: tuple[int, int]) -> None:
-    async with seated(size) as seat:
-        await seat.show(running(headline="the server was killed by SIGKILL: " + "why " * 60, healthy=False))
-        header = "".join(seat.rows[:2])
-        assert "vramp  mi300x-gpt-oss-120b" in header and "stage 4 of 4  conc 64" in header
-        assert "! the server was killed by SIGKILL: why why" in header and "…" in header
+async def test_a_long_verdict_leaves_the_profile_and_the_stage_in_the_header() -> None:
+    async with seated() as seat:
+        for size in ((160, 45), (80, 24)):
+            await seat.pilot.resize_terminal(*size)
+            await seat.show(running(headline="the server was killed by SIGKILL: " + "why " * 60, healthy=False))
+            header = "".join(seat.rows[:2])
+            assert "vramp  mi300x-gpt-oss-120b" in header and "stage 4 of 4  conc 64" in header
+            assert "! the server was killed by SIGKILL: why why" in header and "…" in header
 
 
 async def test_the_log_can_be_filtered() -> None:

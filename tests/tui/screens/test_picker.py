@@ -115,19 +115,21 @@ async def test_the_cursor_begins_on_the_profile_that_was_used_last() -> None:
         assert str(seat.app.screen.query_one(RowList).highlighted_id).endswith("mine.toml")
 
 
-@pytest.mark.parametrize("size", [(160, 45), (120, 40), (80, 24)])
-async def test_profiles_and_details_of_the_one_under_the_cursor_are_shown(size: tuple[int, int]) -> None:
+async def test_profiles_and_details_of_the_one_under_the_cursor_are_shown() -> None:
     leave_run(Path())
-    async with desk(size=size) as seat:
-        await seat.sees(" tok/s  ")
-        assert "yours" in seat.text and "shipped with vramp" in seat.text
-        await seat.sees("2 stages: conc 1, 4")
-        head, row = (next(line for line in seat.rows if word in line) for word in ("last run", " mine  "))
-        assert row[head.index("last run") :].split()[1] == "tok/s"
-        assert "as it is   or 1 other" in seat.text
-        if size[1] > 30:
-            await seat.sees("! 1 blocks, 1 warning")
-            assert "→ vramp stop 8000" in seat.text
+    async with desk() as seat:
+        for size in ((160, 45), (120, 40), (80, 24)):
+            await seat.pilot.resize_terminal(*size)
+            await seat.until(lambda size=size: (len(seat.rows[0]), len(seat.rows)) == size)  # type: ignore[misc]
+            await seat.sees(" tok/s  ")
+            assert "yours" in seat.text and "shipped with vramp" in seat.text
+            await seat.sees("2 stages: conc 1, 4")
+            head, row = (next(line for line in seat.rows if word in line) for word in ("last run", " mine  "))
+            assert row[head.index("last run") :].split()[1] == "tok/s"
+            assert "as it is   or 1 other" in seat.text
+            if size[1] > 30:
+                await seat.sees("! 1 blocks, 1 warning")
+                assert "→ vramp stop 8000" in seat.text
 
 
 async def test_the_filter_narrows_as_one_types_and_goes_with_escape() -> None:
