@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from loadgen.vendors import AMD, NVIDIA
 
 _CONTAINERS = ("docker", "podman", "nerdctl")
 _SPEAKERS = ("echo", "printf", "cat", "grep", "pip", "pip3", "pgrep", "pkill", "tee", "which", "man")
-_USUAL_WRAPPERS = {"env", "exec", "nohup", "sudo", "time", "uv", "run"}
+_USUAL_WRAPPERS = {"env", "exec", "nohup", "time", "uv", "run"}
 _MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
 _DEFAULT_PORT = 8000
 _CLI_MODULE = "vllm.entrypoints.cli.main"
@@ -39,7 +39,9 @@ _KEYS = CONTAINER_FLAGS | {"--network": "network"}
 class _Container(msgspec.Struct):
     table: dict[str, Any] = {}
     env: dict[str, Word] = {}
+    inherited: list[str] = []  # variables that `docker run` passes on
     entry_point: str = ""
+    before: list[Word] = []  # the words in front of `docker run`
     words: list[Word] = []  # behind the image
     left_out: list[str] = []
     ports: dict[int, int] = {}  # of the host, by the container's
@@ -77,9 +79,11 @@ def _imported(command: ShellCommand, choice: RecipeChoice) -> Imported:
     if found.model is None:
         raise ProfileError(f"the command names no model{': ' + left_out[0] if left_out else ''}")
     outside = command.within[:-2] if container is None else ()  # without `bash -c`
-    wrapper = [word.text for word in (*outside, *rest)]
-    if not _USUAL_WRAPPERS.issuperset(wrapper):
-        left_out.append(f"what starts the server: {shown_command(wrapper)}")
+    wrappers = {"server": [*outside, *rest], "container": [] if container is None else container.before}
+    for what, wrapper in wrappers.items():
+        texts = [word.text for word in wrapper]
+        if not _USUAL_WRAPPERS.issuperset(texts):
+            left_out.append(f"what starts the {what}: {shown_command(texts)}")
     variables = command.env | given if container is None else container.env | given
     left_out += [f"variable {name}: {no_value(word.missing)}" for name, word in variables.items() if word.missing]
     env = environment({name: word.text for name, word in variables.items() if not word.missing}, left_out)
@@ -129,19 +133,34 @@ def _program(word: str) -> str:
 
 def _parts(command: ShellCommand) -> tuple[_Container | None, Sequence[Word]]:
     """The container that the server runs in, and the words of the server's command."""
-    if command.within:
-        container = _container([*command.within, Word("")])
-        if container is not None:
-            container.env |= command.env
+    container = _container([*command.within, Word("")])
+    if container is not None:
+        container.env |= command.env
+        _inherit(container, command.env)
         return container, command.words
     container = _container(command.words)
     if container is None:
         return None, command.words
+    container.before = [*command.within[:-2], *container.before]
+    _inherit(container, command.env)
     words = [Word(container.entry_point), *container.words] if container.entry_point else container.words
     has_start = _server_start(words) is not None
     if not has_start or "vllm-openai" in container.table["image"]:  # its entry point is the server
         container.table["serve"] = []
     return container, words if has_start else [Word("vllm"), Word("serve"), *words]
+
+
+def _inherit(container: _Container, env: Mapping[str, Word]) -> None:
+    """Give a container the variables that `docker run` passes on, and report those that stay outside."""
+    given, container.before = _assignments(container.before)
+    outside = {**env, **given}
+    for name in container.inherited:
+        if name in outside:
+            container.env[name] = outside[name]
+        else:
+            container.left_out.append(f"--env {name}: it comes from the environment; set server.env.{name}")
+    if stays := [name for name in outside if name not in container.env]:
+        container.left_out.append(f"variables that are not passed on to the container: {', '.join(stays)}")
 
 
 def _assignments(words: Sequence[Word]) -> tuple[dict[str, Word], list[Word]]:
@@ -165,7 +184,7 @@ def _container(words: Sequence[Word]) -> _Container | None:
     )
     if start is None:
         return None
-    container = _Container()
+    container = _Container(before=list(words[:start]))
     rest = iter(words[start + 2 :])
     for word in rest:
         if not word.text.startswith("-"):
@@ -193,7 +212,7 @@ def _add_option(container: _Container, word: Word, rest: Iterator[Word]) -> None
         if assigned:
             container.env[name] = Word(of_it, value.missing)
         else:
-            container.left_out.append(f"--env {name}: it comes from the environment; set server.env.{name}")
+            container.inherited.append(name)
     elif option == "--entrypoint":
         container.entry_point = value.text
     elif option in _KEYS:

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
 from loadgen.server.recipes.commands import import_command
@@ -267,6 +269,41 @@ def test_amd_devices_say_the_platform() -> None:
 )
 def test_what_has_no_place_in_a_profile_is_said(text: str, word: str) -> None:
     assert any(word in remark for remark in imported(text).left_out)
+
+
+WRAPPERS = st.sampled_from(
+    ["sudo", "sudo -E", "numactl -N 0", "timeout 30", "nice -n 5", "ssh box", "env A=1", "env -i"]
+)
+STARTS = st.sampled_from(
+    [
+        "docker run vllm/vllm-openai --model m",
+        "docker run rocm/vllm vllm serve m",
+        "docker run rocm/vllm bash -c 'vllm serve m'",
+        "vllm serve m",
+    ]
+)
+
+
+@given(st.lists(WRAPPERS, max_size=4), STARTS, st.booleans())
+def test_every_word_in_front_is_taken_over_or_listed(wrappers: list[str], start: str, nested: bool) -> None:
+    before = " ".join(wrappers)
+    nested = nested and "'" not in start
+    found = imported(f"{before} bash -c '{start}'" if nested else f"{before} {start}")
+    listed = " ".join(found.left_out)
+    for words in wrappers:
+        if words == "env A=1":
+            assert "A" in found.document["server"].get("env", {}) or "not passed on to the container: A" in listed
+        else:
+            assert words in listed
+
+
+def test_a_container_has_the_variables_that_docker_passes_on() -> None:
+    found = imported("export A=1 B=2\nC=3 docker run -e A -e C -e D -e E=5 vllm/vllm-openai --model m")
+    assert found.document["server"]["env"] == {"A": "1", "C": "3", "E": "5"}
+    assert found.left_out == [
+        "--env D: it comes from the environment; set server.env.D",
+        "variables that are not passed on to the container: B",
+    ]
 
 
 @pytest.mark.parametrize(
