@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.format import UNKNOWN
 from loadgen.schema.comparison import BaselineView, Comparison
 from loadgen.schema.deltas import SessionsNow, Summary
 from loadgen.schema.engine import EngineView, OthersTraffic
@@ -247,6 +248,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     def has_server(self) -> bool:
         """Whether the run has a server at all; otherwise it monitors GPUs and host alone."""
         return self.server.exists
+
+    @property
+    def stage_words(self) -> str:
+        """Which stage of the plan runs, or was the last one."""
+        number = self.load.stage
+        words = f"stage {number or UNKNOWN} of {max(number, self.load.stages_planned)}"
+        return f"after {words}" if self.phase in ("draining", "holding") else words
 
     @property
     def errors(self) -> dict[str, int]:

@@ -142,7 +142,7 @@ def _line(snapshot: Snapshot) -> str:
     load, point = snapshot.load, snapshot.point
     if load.stage == 0 or snapshot.phase in ("stopping", "done"):
         return f"{snapshot.t_s:7.1f} s  {snapshot.headline}"
-    stage = f"stage {load.stage} of {max(load.stage, load.stages_planned)}"
+    stage = snapshot.stage_words
     if load.concurrency == 0:
         figures, engine = "", snapshot.engine
         if engine is not None:
@@ -153,9 +153,10 @@ def _line(snapshot: Snapshot) -> str:
                 f"  TTFT p50 {interval(ttft.within.get('p50') if ttft is not None else None)} ms"
             )
         return f"{snapshot.t_s:7.1f} s  {stage}{figures}  {snapshot.headline}"
-    wanted = target(load.concurrency, load.rate, in_sessions=load.in_sessions)
+    if snapshot.phase != "draining":  # which sends nothing
+        stage += f"  {target(load.concurrency, load.rate, in_sessions=load.in_sessions)}"
     return (
-        f"{snapshot.t_s:7.1f} s  {stage}  {wanted}  held {load.held}"
+        f"{snapshot.t_s:7.1f} s  {stage}  held {load.held}"
         f"  {significant(point.output_tokens_per_s)} tok/s  TTFT p50 {significant(point.ttft_p50_ms)} ms"
         f"  TPOT p50 {significant(point.tpot_p50_ms)} ms  {snapshot.headline}"
     )

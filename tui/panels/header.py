@@ -73,7 +73,6 @@ def _identity(frame: Frame) -> list[_Item]:
 def _progress(frame: Frame) -> list[_Item]:
     load, phase, current = frame.snapshot.load, frame.snapshot.phase, frame.stage
     moves = current is not None and current.running and current.target.moves is not None
-    stage = f"stage {load.stage or fmt.UNKNOWN} of {max(load.stage, load.stages_planned)}"
     value = fmt.setting(frame.wanted.value)
     units = {"streams": f"conc {value}", "sessions": f"{value} sessions", "req/s": f"rate {value}/s"}
     wanted = fmt.NO_LOAD if frame.no_load and not frame.wanted.open_loop else units[frame.load_unit]
@@ -83,7 +82,7 @@ def _progress(frame: Frame) -> list[_Item]:
         speed = f"REPLAY x{fmt.setting(now.speed)}{' PAUSED' if now.paused else ''}"
         replay = f"{speed} {fmt.clock(now.position_s)} of {fmt.clock(now.length_s)}"
     return [
-        (0, ((stage, "text"),)),
+        (0, ((frame.snapshot.stage_words, "text"),)),
         (0, ((wanted, "strong"), (" ?" if frame.wanted.unconfirmed else "  ", "dim"))),
         (1, ((fmt.plain(current.label) if current is not None and moves else "", "text"),)),
         (0, ((replay, "warn"),)),

@@ -1,4 +1,4 @@
-"""Progress lines that nobody reads."""
+"""Progress lines: what they say, and what happens where nobody reads them."""
 
 import json
 import os
@@ -12,6 +12,8 @@ import pytest
 from tests.server.fakes import wait_until
 from tests.tui.cli.commands import start
 from tests.tui.cli.test_terminal import TOML
+from tests.tui.scripted import running
+from tui.cli.headless import Progress
 
 
 @contextmanager
@@ -52,3 +54,13 @@ def test_a_stderr_on_a_full_disk_does_not_end_the_run(tmp_path: Path) -> None:
     with run_into(os.open("/dev/full", os.O_WRONLY), tmp_path, "requests = 20") as process:
         process.wait()
     assert state(tmp_path) == "complete"
+
+
+def test_what_is_left_once_the_plan_is_done_is_no_stage_of_it() -> None:
+    lines: list[str] = []
+    progress = Progress(lines.append)
+    for phase in ("running", "draining"):
+        progress.update(running(phase=phase, headline=f"{phase}: in words"))
+    sent, drained = (line.split(" s  ", 1)[1] for line in lines if "held" in line)
+    assert sent.startswith("stage 4 of 4  conc 64  held ")
+    assert drained.startswith("after stage 4 of 4  held ") and drained.endswith("draining: in words")

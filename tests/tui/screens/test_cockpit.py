@@ -14,7 +14,7 @@ from loadgen.schema.comparison import Comparison
 from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.result import SloCheck
 from loadgen.schema.shared import Milestone
-from loadgen.schema.snapshot import Liveness
+from loadgen.schema.snapshot import Liveness, Phase
 from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, host, running, starting, with_gpus
 from tui.panels.frame import Panel
@@ -238,6 +238,15 @@ async def test_a_long_verdict_leaves_the_profile_and_the_stage_in_the_header() -
             header = "".join(seat.rows[:2])
             assert "vramp  mi300x-gpt-oss-120b" in header and "stage 4 of 4  conc 64" in header
             assert "! the server was killed by SIGKILL: why why" in header and "…" in header
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"), [("running", "  stage"), ("draining", "  after stage"), ("holding", "  after stage")]
+)
+async def test_the_header_counts_only_stages_of_the_plan(phase: Phase, words: str) -> None:
+    async with seated((80, 24)) as seat:
+        await seat.show(running(phase=phase))
+        assert f"{words} 4 of 4  conc 64" in "".join(seat.rows[:2])
 
 
 async def test_the_log_can_be_filtered() -> None:
