@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from loadgen.metrics.verdicts import _GPU_RULES, _STAGE_RULES
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scripted import running, with_gpus
@@ -59,19 +57,22 @@ async def test_keys_show_the_same_and_go_from_one_to_the_next() -> None:
         assert title(seat) == "gpu 6"
 
 
-@pytest.mark.parametrize("size", [(60, 16), (64, 20), (80, 24)])
-async def test_what_has_no_room_is_counted_and_can_be_had(size: tuple[int, int]) -> None:
-    async with seated(size) as seat:
-        await seat.show(with_gpus())
-        await seat.press("i")
-        left = r"… (\d+) more rows: z, a taller terminal, or y copies all"
-        (before,) = re.findall(left, seat.text)
-        assert "ecc_uncorrectable" not in seat.text
-        await seat.press("z")
-        (now,) = re.findall(left, seat.text) or [0]
-        assert int(now) < int(before)
-        await seat.press("y")
-        assert "ecc_uncorrectable" in seat.app.clipboard
+async def test_what_has_no_room_is_counted_and_can_be_had() -> None:
+    left = r"… (\d+) more rows: z, a taller terminal, or y copies all"
+    async with seated() as seat:
+        for size in ((60, 16), (64, 20), (80, 24)):
+            await seat.pilot.resize_terminal(*size)
+            await seat.show(with_gpus())
+            seat.app.copy_to_clipboard("")
+            await seat.press("i")
+            (before,) = re.findall(left, seat.text)
+            assert "ecc_uncorrectable" not in seat.text
+            await seat.press("z")
+            (now,) = re.findall(left, seat.text) or [0]
+            assert int(now) < int(before)
+            await seat.press("y")
+            assert "ecc_uncorrectable" in seat.app.clipboard
+            await seat.press("escape", "escape")
 
 
 async def test_a_verdict_that_is_gone_is_said_to_be() -> None:

@@ -32,21 +32,22 @@ def laid_out_at(seat: Seat, size: tuple[int, int]) -> bool:
     return seat.app.screen._compositor.size == size
 
 
-@pytest.mark.parametrize("key", ["n", "R", "question_mark", "q"])
-async def test_the_terminal_is_resized_under_a_dialog(key: str) -> None:
+async def test_the_terminal_is_resized_under_a_dialog() -> None:
     async with seated((120, 40)) as seat:
         await seat.show(with_gpus())
-        await seat.press(key)
-        for size in ((121, 40), (121, 41), (240, 60), (80, 24), (60, 16), (100, 30)):
-            await seat.pilot.resize_terminal(*size)
-            await eventually(partial(laid_out_at, seat, size))
-            assert len(seat.app.screen_stack) == 2
-            await seat.settle()
-            assert seat.rows[-1].strip()  # what lies under it, laid out again
-        for size in ((1, 1), (2, 2), (7, 3), (120, 40)):
-            await seat.pilot.resize_terminal(*size)
-            await eventually(partial(laid_out_at, seat, size))
-        assert seat.app.failure is None and len(seat.app.screen_stack) == 2
+        for key in ("n", "R", "question_mark", "q"):
+            await seat.press(key)
+            for size in ((121, 40), (121, 41), (240, 60), (80, 24), (60, 16), (100, 30)):
+                await seat.pilot.resize_terminal(*size)
+                await eventually(partial(laid_out_at, seat, size))
+                assert len(seat.app.screen_stack) == 2, key
+                await seat.settle()
+                assert seat.rows[-1].strip()  # what lies under it, laid out again
+            for size in ((1, 1), (2, 2), (7, 3), (120, 40)):
+                await seat.pilot.resize_terminal(*size)
+                await eventually(partial(laid_out_at, seat, size))
+            assert seat.app.failure is None and len(seat.app.screen_stack) == 2, key
+            await seat.press("escape")
 
 
 async def test_rows_know_their_height_while_they_are_laid_out_first(laid_out: list[str]) -> None:
