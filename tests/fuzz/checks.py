@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,17 @@ from loadgen.format import harmless
 
 _MEMORY = Path("/dev/shm")
 _SINGLE = frozenset({str, int, float, bool, type(None)})  # most parts of anything
+
+
+@cache
+def event_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_debug(False)
+    return loop
+
+
+def done(work: Coroutine[Any, Any, Any]) -> Any:
+    return event_loop().run_until_complete(work)
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import os
@@ -27,7 +26,7 @@ from loadgen.telemetry.amd import gpu_metrics, sysfs
 from loadgen.telemetry.amd.kernel import compute_nodes, held_bytes, rocm_version, socket_of, xgmi_peers
 from loadgen.telemetry.host import read_frequency
 from loadgen.telemetry.readings import Missing
-from tests.fuzz.checks import require_amounts, require_same, require_showable, scratch, written
+from tests.fuzz.checks import done, require_amounts, require_same, require_showable, scratch, written
 from tests.server.gpu_trees import GIB, add_amd_gpu, add_kfd_node, add_kfd_process
 
 _MAX_ORDER = 512
@@ -177,22 +176,13 @@ def installed(data: bytes) -> str:
         patch.object(installation, "_cache_entry", lambda *_: entry),
         patch.object(installation, "_requested", requested),
     ):
-        asyncio_run(installation.ask_installation(Path("python"), cache=scratch()))
+        done(installation.ask_installation(Path("python"), cache=scratch()))
     return "installed"
 
 
 @cache
 def _recorded() -> installation.Installation:
     return installation.newest_recorded()
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    return asyncio.new_event_loop()
-
-
-def asyncio_run(work: Any) -> Any:
-    return _loop().run_until_complete(work)
 
 
 def weight_index(data: bytes) -> int:

@@ -7,7 +7,7 @@ import contextlib
 import io
 import socket
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +49,7 @@ from loadgen.stream.stream import Stream
 from loadgen.telemetry.process import Child
 from loadgen.telemetry.protocol import Opened, Sampled, encode_line
 from loadgen.worker.messages import TICK_NS
-from tests.fuzz.checks import require_amounts, require_finite, require_same, require_showable, scratch
+from tests.fuzz.checks import done, event_loop, require_amounts, require_finite, require_same, require_showable, scratch
 
 _SENT_NS = 1_000_000_000
 _LONGEST = 1 << 62
@@ -152,7 +152,7 @@ def server_answers(data: bytes) -> object:
     tokenize = partial(client.tokenize_text, "m", "text"), partial(client.tokenize_messages, "m", [])
     for ask in (client.models, client.version, *tokenize):
         try:
-            found.append(_done(ask()))
+            found.append(done(ask()))
         except ServerError as error:
             require_showable(str(error))
     if not found:
@@ -189,17 +189,10 @@ def canary_answer(data: bytes) -> object:
 
 
 @cache
-def _loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    loop.set_debug(False)
-    return loop
-
-
-@cache
 def _simulated() -> tuple[Service, HttpServer]:
-    service = Service(_loop(), PRESETS["fast"], model="simulated", seed=1, faults=[])
+    service = Service(event_loop(), PRESETS["fast"], model="simulated", seed=1, faults=[])
     service.submit = lambda *_: None  # type: ignore[method-assign]  # nobody waits for its tokens here
-    return service, HttpServer(_loop(), Api(service).handle)
+    return service, HttpServer(event_loop(), Api(service).handle)
 
 
 def simulator(data: bytes) -> bytes:
@@ -230,14 +223,10 @@ def simulator(data: bytes) -> bytes:
 
 
 def _fed(data: bytes, limit: int = 1 << 26) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader(limit=limit, loop=_loop())
+    reader = asyncio.StreamReader(limit=limit, loop=event_loop())
     reader.feed_data(data)
     reader.feed_eof()
     return reader
-
-
-def _done(work: Coroutine[Any, Any, Any]) -> Any:
-    return _loop().run_until_complete(work)
 
 
 def snapshots(data: bytes) -> int:
@@ -246,7 +235,7 @@ def snapshots(data: bytes) -> int:
     async def read() -> list[Snapshot]:
         return [snapshot async for snapshot in _read(_fed(data), Path("runs/x"))]
 
-    found = _done(read())
+    found = done(read())
     for snapshot in found:
         msgspec.json.encode(snapshot)
     return len(found)
@@ -256,7 +245,7 @@ def operations(data: bytes) -> int:
     """What a run reads from a watcher."""
     requested: list[Operation] = []
     server = SnapshotServer(scratch(), apply=requested.append, past=tuple)
-    _done(server._visit(_fed(data), cast("asyncio.StreamWriter", _NoWriter())))
+    done(server._visit(_fed(data), cast("asyncio.StreamWriter", _NoWriter())))
     for operation in requested:
         require_finite(operation)
     return len(requested)
@@ -332,7 +321,7 @@ def telemetry_line(data: bytes) -> object:
     child._process = cast("Any", SimpleNamespace(poll=lambda: 0, returncode=0))
     child._log_path, child._log_start = scratch() / "no.log", 0
     try:
-        line: Opened | Sampled = _done(child._line(5.0))
+        line: Opened | Sampled = done(child._line(5.0))
     except TelemetryError as error:
         require_showable(str(error))
         raise
@@ -353,7 +342,7 @@ def guard_events(data: bytes) -> int:
         ours.setblocking(False)
         ours.send(data[: 1 << 16] or b"\n")
         ours.shutdown(socket.SHUT_WR)
-        return int(_done(read()))
+        return int(done(read()))
 
 
 # Hosts of a cluster.
@@ -378,13 +367,13 @@ def host_facts(data: bytes) -> object:
     """What a shell on a host prints when it is looked at; in kept inputs, `@VERSION@` is that of this vramp."""
     data = data.replace(b"@VERSION@", loadgen.__version__.encode())
     out, _, errors = data.decode("utf-8", "replace").partition("\n--\n")
-    done = SimpleNamespace(stdout=out, stderr=errors, exit_status=0)
+    printed = SimpleNamespace(stdout=out, stderr=errors, exit_status=0)
 
     async def run(*_: object, **__: object) -> object:
-        return done
+        return printed
 
     connection = SimpleNamespace(run=run, get_extra_info=lambda *_: ("10.0.0.1", 22))
-    host = _done(find_vramp("host", cast("Any", connection), None))
+    host = done(find_vramp("host", cast("Any", connection), None))
     require_finite(host.facts)
     return "facts"
 
@@ -403,4 +392,4 @@ def host_answer(data: bytes) -> str:
     process._process = cast("Any", SimpleNamespace(stdout=lines(), stdin=SimpleNamespace(write=len), wait_closed=over))
     process._host = cast("Any", SimpleNamespace(name="host"))
     process._log = cast("Any", ["said"])
-    return str(_done(process.begin(JoinOrders("a", "b", "c", 0, "d"))))
+    return str(done(process.begin(JoinOrders("a", "b", "c", 0, "d"))))

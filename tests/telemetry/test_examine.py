@@ -26,6 +26,7 @@ from loadgen.telemetry.examine import (
     versions,
 )
 from loadgen.vendors import VendorName
+from tests.server.gpu_trees import write
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, GUEST
 from tests.telemetry.children import simulated_gpus, stand_in
 
@@ -268,8 +269,7 @@ def test_versions_of_a_box_with_both_drivers(tmp_path: Path) -> None:
         "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.20  Release\n",
         "opt/rocm/.info/version": "7.0.2-56\n",
     }.items():
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(text)
+        write(tmp_path / name, text)
     found = versions(tmp_path, {})
     assert found["vramp"] == version_words()
     assert found["system"] == "Ubuntu 24.04.1 LTS"
@@ -284,18 +284,13 @@ def test_what_is_not_here_is_null(tmp_path: Path) -> None:
 
 
 def test_a_rocm_that_is_named_is_the_one(tmp_path: Path) -> None:
-    (tmp_path / "mine/.info").mkdir(parents=True)
-    (tmp_path / "mine/.info/version").write_text("6.4.1-83")
+    write(tmp_path / "mine/.info/version", "6.4.1-83")
     assert versions(tmp_path, {"ROCM_PATH": str(tmp_path / "mine")})["rocm"] == "6.4.1"
 
 
 def test_who_runs_this() -> None:
     assert f"(uid {os.geteuid()})" in user_words()
     assert groups()
-
-
-def test_a_box_without_gpus_has_no_files(tmp_path: Path) -> None:
-    assert device_files(tmp_path) == ()
 
 
 def test_each_file_is_usable_denied_or_absent(tmp_path: Path) -> None:
@@ -310,19 +305,15 @@ def test_each_file_is_usable_denied_or_absent(tmp_path: Path) -> None:
     assert "usermod -aG render,video" in denied.fix
 
 
-def test_a_driver_that_is_not_loaded(tmp_path: Path) -> None:
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/nvidiactl").touch()
-    (tmp_path / "dev/kfd").touch()
+NOT_LOADED = {"kfd": "usable", "dri/renderD*": "absent", "nvidiactl": "usable", "nvidia[0-9]*": "absent"}
+
+
+@pytest.mark.parametrize(
+    ("files", "states"), [([], {}), (["nvidiactl", "kfd"], NOT_LOADED), (["dxg"], {"dxg": "usable"})]
+)
+def test_which_files_a_vendor_needs(tmp_path: Path, files: list[str], states: dict[str, str]) -> None:
+    for file in files:
+        write(tmp_path / "dev" / file, "")
     assert [(each.path, each.state) for each in device_files(tmp_path)] == [
-        ("/dev/kfd", "usable"),
-        ("/dev/dri/renderD*", "absent"),
-        ("/dev/nvidiactl", "usable"),
-        ("/dev/nvidia[0-9]*", "absent"),
+        (f"/dev/{name}", state) for name, state in states.items()
     ]
-
-
-def test_windows_has_one_file_for_all(tmp_path: Path) -> None:
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/dxg").touch()
-    assert [(each.path, each.state) for each in device_files(tmp_path)] == [("/dev/dxg", "usable")]

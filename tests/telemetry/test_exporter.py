@@ -108,16 +108,14 @@ def test_dcgm_units_are_ours() -> None:
 
 def test_dcgm_names_its_gpus() -> None:
     with served(dcgm) as url:
-        opened = open_exporter(url).opened
-    assert opened.gpus[2].name == "NVIDIA H100 80GB HBM3"
-    assert (opened.gpus[2].uuid, opened.gpus[2].bdf) == ("GPU-0002", "00000000:02:00.0")
+        gpu = open_exporter(url).opened.gpus[2]
+    assert (gpu.name, gpu.uuid, gpu.bdf) == ("NVIDIA H100 80GB HBM3", "GPU-0002", "00000000:02:00.0")
 
 
 def test_a_sentinel_is_missing_and_no_xid_is_no_error() -> None:
-    [gpus] = samples(dcgm(), dcgm())
-    assert gpus[0].ecc_uncorrectable is None
-    assert gpus[0].missing["ecc_uncorrectable"] == "not available"
-    assert gpus[0].xid_last is None
+    [[gpu]] = samples(dcgm(1), dcgm(1))
+    assert (gpu.ecc_uncorrectable, gpu.xid_last) == (None, None)
+    assert gpu.missing["ecc_uncorrectable"] == "not available"
 
 
 def test_an_xid_that_comes_meanwhile_is_counted_and_an_earlier_one_is_not() -> None:

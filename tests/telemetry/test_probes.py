@@ -67,6 +67,7 @@ DCGM = """\
     [{"warning": "A page could not be read", "error_id": 41}]}]},
   {"name": "PCIe", "results": [{"entity_group": "GPU", "entity_id": 0, "status": "Skip"}]}]}]}}
 """
+DCGM_ERROR = '{"DCGM Diagnostic": {"runtime_error": "no host engine"}}'
 
 
 def status_of(pid: int) -> str:
@@ -92,6 +93,13 @@ def run(tmp_path: Path, name: str, script: str, part: Part | None = MI300X, **ch
     return asyncio.run(run_probe(probe, 8, part, folder=tmp_path, program=tool(tmp_path, script)))
 
 
+def lines_of(tmp_path: Path, script: str) -> list[str]:
+    lines: list[str] = []
+    program = tool(tmp_path, script)
+    asyncio.run(run_probe(probe_called("rccl"), 8, None, folder=tmp_path, program=program, line=lines.append))
+    return lines
+
+
 def printing(text: str) -> str:
     return f"cat <<'END'\n{text}\nEND"
 
@@ -107,9 +115,18 @@ def test_nccl_tests_judges_the_largest_size_and_never_the_average(tmp_path: Path
     assert "Avg bus bandwidth" in Path(result.output_path or "").read_text()
 
 
-def test_nccl_tests_with_a_wrong_result_fails(tmp_path: Path) -> None:
-    result = run(tmp_path, "rccl", printing(NCCL.format(wrong="3")))
-    assert (result.state, result.why) == ("fail", "8 GPUs: all_reduce results 3 wrong: failed")
+@pytest.mark.parametrize(
+    ("name", "script", "part", "state", "why"),
+    [
+        ("rccl", printing(NCCL.format(wrong="3")), MI300X, "fail", "8 GPUs: all_reduce results 3 wrong: failed"),
+        ("dcgm", f"{printing(DCGM)}\nexit 226", H100, "fail", "gpu 3: Memory: A page could not be read: failed"),
+        ("dcgm", printing(DCGM_ERROR), H100, "failed", "dcgmi could not run its tests: no host engine"),
+        ("rvs", "echo 'needs root'; exit 1", MI300X, "failed", "it ended with status 1: needs root"),
+    ],
+)
+def test_what_failed_is_named(tmp_path: Path, name: str, script: str, part: Part, state: str, why: str) -> None:
+    result = run(tmp_path, name, script, part)
+    assert (result.state, result.why) == (state, why)
 
 
 def test_nccl_tests_without_checks_say_nothing_of_results(tmp_path: Path) -> None:
@@ -153,21 +170,6 @@ def test_nvbandwidth_judges_the_slowest_pair(tmp_path: Path) -> None:
     assert result.why.startswith("8 GPUs: host_to_device_memcpy_ce 41.2 GB/s, at least 48 GB/s")
 
 
-def test_dcgm_names_the_gpu_that_failed_though_it_exits_with_an_error(tmp_path: Path) -> None:
-    result = run(tmp_path, "dcgm", printing(DCGM) + "\nexit 226", H100)
-    assert (result.state, result.why) == ("fail", "gpu 3: Memory: A page could not be read: failed")
-
-
-def test_dcgm_that_could_not_run_says_why(tmp_path: Path) -> None:
-    result = run(tmp_path, "dcgm", printing('{"DCGM Diagnostic": {"runtime_error": "no host engine"}}'), H100)
-    assert (result.state, result.why) == ("failed", "dcgmi could not run its tests: no host engine")
-
-
-def test_a_tool_that_needs_root_shows_its_last_line(tmp_path: Path) -> None:
-    result = run(tmp_path, "rvs", "echo 'Requires elevated privilege'; exit 1")
-    assert (result.state, result.why) == ("failed", "it ended with status 1: Requires elevated privilege")
-
-
 def test_a_tool_that_prints_nothing_is_no_pass(tmp_path: Path) -> None:
     assert run(tmp_path, "rccl", "true").state == "failed"
 
@@ -201,19 +203,13 @@ def test_a_tool_that_is_not_installed_is_absent() -> None:
 
 
 def test_lines_of_a_tool_are_live_and_harmless(tmp_path: Path) -> None:
-    lines: list[str] = []
-    probe = probe_called("rccl")
-    program = tool(tmp_path, "printf 'one\\n\\033[31mtwo\\033]0;x\\007\\n'")
-    asyncio.run(run_probe(probe, 8, None, folder=tmp_path, program=program, line=lines.append))
+    lines = lines_of(tmp_path, "printf 'one\\n\\033[31mtwo\\033]0;x\\007\\n'")
     assert [line for line in lines if "\x1b" in line] == []
     assert lines[0] == "one"
 
 
 def test_a_line_that_is_printed_in_pieces_is_one_line(tmp_path: Path) -> None:
-    lines: list[str] = []
-    program = tool(tmp_path, r"printf 'wr\303'; sleep 0.3; printf '\244p\nlast'")
-    probe = probe_called("rccl")
-    asyncio.run(run_probe(probe, 8, None, folder=tmp_path, program=program, line=lines.append))
+    lines = lines_of(tmp_path, r"printf 'wr\303'; sleep 0.3; printf '\244p\nlast'")
     assert lines == ["wr\N{LATIN SMALL LETTER A WITH DIAERESIS}p", "last"]
 
 

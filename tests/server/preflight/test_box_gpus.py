@@ -50,34 +50,26 @@ def test_who_holds_the_memory_is_named_without_secrets(tmp_path: Path) -> None:
     assert finding.seen == f"GPU 0 (MI300X): 150.0 GiB of 192.0 GiB in use by {holder}"
 
 
-def test_what_an_idle_driver_takes_is_nothing(tmp_path: Path) -> None:
-    assert found(tmp_path, IDLE) == []
-
-
-def test_a_little_is_a_warning(tmp_path: Path) -> None:
-    assert found(tmp_path, SOME) == [("gpu-memory-used", "warns", ["0"])]
-
-
-@pytest.mark.parametrize(("share", "name"), [(0.99, "gpu-memory-utilization"), ("0.95", "gpu_memory_utilization")])
-def test_the_share_that_vllm_may_take(tmp_path: Path, share: float | str, name: str) -> None:
-    assert found(tmp_path, SOME, args={name: share}) == [("gpu-memory-taken", "blocks", ["0"])]
-
-
-def test_a_share_that_is_no_number_is_for_vllm_to_refuse(tmp_path: Path) -> None:
-    assert found(tmp_path, SOME, args={"gpu-memory-utilization": "most"}) == [("gpu-memory-used", "warns", ["0"])]
-
-
-def test_a_lower_share_leaves_a_warning(tmp_path: Path) -> None:
-    assert found(tmp_path, MUCH, args={"gpu-memory-utilization": 0.2}) == [("gpu-memory-used", "warns", ["0"])]
-
-
-def test_only_the_gpus_that_the_server_takes_count(tmp_path: Path) -> None:
-    assert found(tmp_path, IDLE, MUCH) == []
+@pytest.mark.parametrize(
+    ("used", "args", "name", "severity"),
+    [
+        (SOME, {}, "gpu-memory-used", "warns"),
+        (SOME, {"gpu-memory-utilization": 0.99}, "gpu-memory-taken", "blocks"),
+        (SOME, {"gpu_memory_utilization": "0.95"}, "gpu-memory-taken", "blocks"),
+        (SOME, {"gpu-memory-utilization": "most"}, "gpu-memory-used", "warns"),  # for vLLM to refuse
+        (MUCH, {"gpu-memory-utilization": 0.2}, "gpu-memory-used", "warns"),
+    ],
+)
+def test_the_share_that_vllm_may_take(
+    tmp_path: Path, used: int, args: dict[str, Any], name: str, severity: str
+) -> None:
+    assert found(tmp_path, used, args=args) == [(name, severity, ["0"])]
 
 
 @pytest.mark.parametrize(
     ("server", "gpus"),
     [
+        ({}, []),
         ({"args": {"tensor-parallel-size": 2}}, ["1"]),
         ({"instances": 3, "platform": "rocm"}, ["1", "2"]),
         ({"env": {"HIP_VISIBLE_DEVICES": "2,0"}}, ["2"]),

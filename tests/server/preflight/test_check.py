@@ -134,18 +134,18 @@ def sick_box(tmp_path: Path) -> Box:
 CLIENT = ["open-files", "cpu-governor", "clock-unsynchronised"]
 
 
-def test_a_server_that_is_only_attached_to_is_not_judged(tmp_path: Path) -> None:
-    profile = profile_of(tmp_path, engine="attach", url="http://127.0.0.1:1", model="m")
-    assert ids(sick_box(tmp_path), profile, "rocm") == CLIENT
-
-
-def test_the_simulator_needs_no_gpu_and_no_model(tmp_path: Path) -> None:
-    assert ids(sick_box(tmp_path), profile_of(tmp_path, engine="simulator", model="m"), "rocm") == CLIENT
-
-
-def test_vllm_gets_every_check(tmp_path: Path) -> None:
-    expected = ["not-checked", "leftover-server", "numa-balancing", "huge-pages", *CLIENT]
-    assert ids(sick_box(tmp_path), profile_of(tmp_path), "rocm") == expected
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [
+        ({"engine": "attach", "url": "http://127.0.0.1:1", "model": "m"}, CLIENT),
+        ({"engine": "simulator", "model": "m"}, CLIENT),  # it needs no GPU
+        ({}, ["not-checked", "leftover-server", "numa-balancing", "huge-pages", *CLIENT]),
+    ],
+)
+def test_each_engine_gets_the_checks_that_concern_it(
+    tmp_path: Path, server: dict[str, Any], expected: list[str]
+) -> None:
+    assert ids(sick_box(tmp_path), profile_of(tmp_path, **server), "rocm") == expected
 
 
 def test_what_cannot_be_read_is_said_and_the_other_checks_go_on(tmp_path: Path) -> None:

@@ -519,9 +519,13 @@ def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
     assert (facts.goal, facts.random_prompts) == ("throughput", True)
 
 
+def facts_of_load(load: dict[str, Any]) -> Facts:
+    requested = profile({}, load)
+    return facts_of(Setup(requested, stages_of(requested), Box(), None))
+
+
 def test_an_open_loop_has_no_concurrency() -> None:
-    requested = profile({}, {"rate": [4.0]})
-    seen = facts_of(Setup(requested, stages_of(requested), Box(), None))
+    seen = facts_of_load({"rate": [4.0]})
     assert (seen.peak_streams, seen.goal) == (None, None)
 
 
@@ -539,16 +543,10 @@ def test_a_container_sees_the_variables_of_its_image_and_none_of_ours(monkeypatc
 
 @pytest.mark.parametrize(
     "load",
-    [
-        {"prefix": {"share": 0.5}},
-        {"turns": {"count": 2}},
-        {"data": "sample"},
-        {"passes": 2},
-    ],
+    [{"prefix": {"share": 0.5}}, {"turns": {"count": 2}}, {"data": "sample"}, {"passes": 2}],
 )
 def test_prompts_that_come_again_are_not_random(load: dict[str, Any]) -> None:
-    requested = profile({}, load)
-    assert not facts_of(Setup(requested, stages_of(requested), Box(), None)).random_prompts
+    assert not facts_of_load(load).random_prompts
 
 
 @pytest.mark.parametrize(
@@ -560,8 +558,7 @@ def test_prompts_that_come_again_are_not_random(load: dict[str, Any]) -> None:
     ],
 )
 def test_the_longest_prompt_is_the_longest_that_may_be_drawn(load: dict[str, Any], prompt: int, stream: int) -> None:
-    requested = profile({}, load)
-    seen = facts_of(Setup(requested, stages_of(requested), Box(), None))
+    seen = facts_of_load(load)
     assert (seen.longest_prompt, seen.longest_stream) == (prompt, stream)
 
 

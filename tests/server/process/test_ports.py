@@ -58,6 +58,14 @@ def other_vramp(host: str, port: int, *, program: str = OTHER) -> Iterator[subpr
             process.kill()
 
 
+@contextmanager
+def listening(address: str) -> Iterator[int]:
+    """Yield the port of a socket of this process."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
+        yield server.getsockname()[1]
+
+
 def test_a_second_vramp_learns_who_drives() -> None:
     with other_vramp("127.0.0.1", PORT) as process:
         who = rf"\(pid {process.pid} \(.*python.*\) of user \S+, since 20\S+ \S+\)"
@@ -167,42 +175,27 @@ def test_two_servers_of_one_vramp_do_not_choose_the_same_port(monkeypatch: pytes
 
 
 def test_a_taken_port_is_not_claimed() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        with pytest.raises(ServerError, match=f"port {port} on 127.0.0.1 is taken by pid {os.getpid()}"):
+    with listening("127.0.0.1") as port:
+        words = re.escape(f"port {port} on 127.0.0.1 is taken by pid {os.getpid()} (")
+        with pytest.raises(ServerError, match=words):
             claim_port("127.0.0.1", port)
-    port, lock = claim_port("127.0.0.1", port)
+    claimed, lock = claim_port("127.0.0.1", port)
     lock.close()
+    assert claimed == port
 
 
 def test_a_port_that_a_server_of_an_earlier_vramp_has(sleeper: ProcessId) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    with listening("127.0.0.1") as port:
         write_record(port, guard=sleeper, server=sleeper)
         words = rf"\(profile p\) that an earlier vramp started, pid {sleeper.pid}; end it with `vramp stop {port}`"
         with pytest.raises(ServerError, match=words):
             claim_port("127.0.0.1", port)
 
 
-def test_a_free_port_can_be_taken() -> None:
-    port = free_port("127.0.0.1")
-    assert require_free_port("127.0.0.1", port) == port
-
-
-def test_a_taken_port_names_who_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        with pytest.raises(ServerError, match=re.escape(f"port {port} on 127.0.0.1 is taken by pid {os.getpid()} (")):
-            require_free_port("127.0.0.1", port)
-
-
 def test_a_listener_that_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "net_connections", lambda kind: [])  # as without the right to look
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        pytest.raises(ServerError, match="only its owner or root can see"),
-    ):
-        require_free_port("127.0.0.1", listener.getsockname()[1])
+    with listening("127.0.0.1") as port, pytest.raises(ServerError, match="only its owner or root can see"):
+        require_free_port("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("failure", [psutil.AccessDenied(), PermissionError("/proc/net/tcp")])
@@ -230,14 +223,6 @@ def test_an_address_of_another_machine(host: str) -> None:
 
 
 NOBODY = 65534
-
-
-@contextmanager
-def listening(address: str) -> Iterator[int]:
-    """Yield the port of a socket of this process."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family) as server:
-        yield server.getsockname()[1]
 
 
 @pytest.mark.parametrize(
