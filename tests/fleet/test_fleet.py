@@ -115,15 +115,6 @@ def is_there(pid: int) -> bool:
     return True
 
 
-async def test_stage_ends_when_all_workers_finished(engine: Simulator) -> None:
-    async with driven(engine, 3) as run:
-        run.begin(0, concurrency=5, requests=23)
-        tick = await run.until(lambda tick: tick.finished == 0)
-        assert tick.finished_why == "all requests were answered"
-        assert (run.count(0, "completed"), run.stages[0].peak) == (23, 5)
-    assert run.deaths == []
-
-
 async def test_fleet_grows_between_stages(engine: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "workers_for", lambda *_, **__: 3)
     async with driven(engine, 1, most=3) as run:

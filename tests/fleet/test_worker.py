@@ -150,7 +150,7 @@ async def test_one_that_stops_while_it_starts() -> None:
 
 async def test_ticks_end_the_silence() -> None:
     async with talk("while True:\n    beat()\n    tick()") as talking:
-        for _ in range(3):
+        for _ in range(2):
             await talking.until(lambda: talking.worker.has_ticked)
             talking.worker.take()
             talking.worker.check_silence(4.0)

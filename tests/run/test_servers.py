@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen.errors import LoadError, ProfileError, ServerError
+from loadgen.errors import LoadError, ServerError
 from loadgen.profile.schema import Profile, Server
 from loadgen.run.servers import Servers
 from loadgen.schema.engine import EngineView
@@ -241,9 +241,3 @@ async def test_several_attached_servers_are_ours_to_drive_and_are_left_running(t
     assert [(view.url, view.state, view.running) for view in views] == [(urls[0], "ready", 3), (urls[1], "ready", None)]
     assert await servers.stop() == []
     assert [holder_of("drives", *place) for place in places] == ["", ""]
-
-
-def test_too_few_devices_are_refused_before_anything_starts(fake: FakeServer) -> None:
-    server = two(fake)
-    with pytest.raises(ProfileError, match="they take 2 devices"):
-        Servers(of(server.model_copy(update={"env": server.env | {"CUDA_VISIBLE_DEVICES": "5"}})))
