@@ -56,10 +56,6 @@ def test_verify_names_what_was_changed(capfd: pytest.CaptureFixture[str]) -> Non
     capfd.readouterr()
     assert accept("--verify", str(folder())) == 1
     assert capfd.readouterr().out.splitlines() == ["box.json: has changed"]
-    certificate = folder() / CERTIFICATE
-    certificate.write_text(certificate.read_text().replace('"pass"', '"fail"'))
-    assert accept("--verify", str(folder())) == 1
-    assert "verdict is fail, the evidence says pass" in capfd.readouterr().out
 
 
 def test_a_box_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
