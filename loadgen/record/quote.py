@@ -341,7 +341,7 @@ def _edges_in_window(run: QuotedRun) -> RuleOutcome:
 
 def _few_samples(run: QuotedRun) -> RuleOutcome:
     known = [(n, name.upper(), one.name) for one in run.stages for name, n in one.p99_values.items()]
-    broken = [f"p99 of {name} at {stage} is of {n} values" for n, name, stage in sorted(known) if n < MIN_FOR_P99]
+    broken = [f"p99 of {name} at {stage} comes from {n} values" for n, name, stage in sorted(known) if n < MIN_FOR_P99]
     return RuleOutcome(broken, "" if known else "no p99 is known with the number of its values")
 
 
@@ -442,7 +442,9 @@ RULES = (
         verdicts=_OUTPUT,
         unknown="no answer was checked",
     ),
-    QuoteRule("hardware", "remedy it, or quote the figures as those of this box and not of the part", _hardware),
+    QuoteRule(
+        "hardware", "fix the hardware or host, or quote the figures as those of this box and not of the part", _hardware
+    ),
     QuoteRule("beyond-peak", "check the number of GPUs, the precision, and what was counted as a token", _beyond_peak),
     QuoteRule("provenance", "name model, engine version, GPUs and command line with the figures", _provenance),
 )

@@ -176,7 +176,7 @@ def _right(result: Result) -> list[Note]:
         return [Note(question, "Not known: no canary was answered under load.")]
     looked = f"{counted(scored, 'score')} and {counted(answers, 'greedy answer')} under load"
     own = sum(one.answers.read for one in result.stages if one.answers is not None)
-    looked += f", and {counted(own, 'answer')} of the load's own without a defect" if own else ""
+    looked += f", and {counted(own, 'answer')} to load requests without a defect" if own else ""
     missing = f" Not checked: {'; '.join(canary.unchecked)}." if canary.unchecked else ""
     return [Note(question, f"Like the idle engine's, by {looked}.{missing}")]
 
@@ -234,7 +234,7 @@ def _queue_words(result: Result, stages: Sequence[StageResult]) -> str:
             return f"Yes, at {names[stage.index]}: {words}."
     highest = names[max(stages, key=by_load).index]
     if _says_what_waits(result):
-        return f"No: up to {highest} nothing queued in the engine."
+        return f"No: up to {highest} no queue built up in the engine."
     lasting = [stage for stage in stages if stage.open_loop is not None and stage.open_loop.behind is None]
     if lasting:
         stage = lasting[0]
@@ -282,7 +282,7 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Note:
     if not words and not _says_what_waits(result):
         return Note(question, "Not known: not the client, but the engine does not say what waits in it.")
     if not words:
-        kept_up = f"{at}, where throughput was highest, the client kept up and nothing waited in the engine"
+        kept_up = f"{at}, where throughput was highest, the client kept up and no queue built up in the engine"
         return Note(question, f"The load itself: {kept_up}.")
     whose = "The host" if "host-limited" in found else "The server"
     text = f"{whose}, not the client: {at} {'; '.join(words)}."

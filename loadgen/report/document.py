@@ -250,7 +250,7 @@ def client_and_engine(result: Result) -> Section:
     compared = {stage.index: stage.truth.over or names[stage.index] for stage in result.stages if stage.truth}
     rows = {compared[stage.index]: stage for stage in result.stages if stage.truth}
     whys = by_key((stage.truth.why if stage.truth else "", compared[stage.index]) for stage in rows.values())
-    of = Column[StageResult]("of", lambda stage: compared[stage.index], words=True)
+    of = Column[StageResult]("load", lambda stage: compared[stage.index], words=True)
     return Section(
         "Client and engine",
         [
@@ -361,7 +361,7 @@ def verdicts(result: Result) -> Section:
 
 
 _VERDICTS: tuple[Column[tuple[str, str]], ...] = (
-    Column("of", itemgetter(0), words=True),
+    Column("where", itemgetter(0), words=True),
     Column("verdict", itemgetter(1), words=True),
 )
 
@@ -515,7 +515,7 @@ def _client_words(result: Result) -> Iterator[str]:
     state, placed = result.client, result.client.placement
     trust = f"LIMITED: {state.why}" if state.limited else "not limited"
     lag = fixed(state.read_lag_ms.p99)
-    realtime = "" if state.realtime is None else f", {state.realtime:.0%} of it ahead of other processes"
+    realtime = "" if state.realtime is None else f", real-time priority {state.realtime:.0%} of the time"
     where = f" on {placed.words}" if placed is not None and placed.pinned else ""
     workers = f"{counted(state.workers, 'worker')}{where}, {state.cpu_s:.1f} s of CPU{realtime}"
     yield f"{trust}; {state.timestamps or 'no'} timestamps, read lag p99 {lag} ms; {workers}"

@@ -186,7 +186,7 @@ def _coverage(stage: StageResult) -> Iterator[Note]:
         yield Note("TTFT from intended", f"unknown for {counted(intended.censored, 'arrival')}, without a {when}")
     tpot = latency_ms.get("tpot")
     if stage.tpot_parts and tpot is not None:
-        yield Note("TPOT", f"{stage.tpot_parts:,} of {tpot.count:,} are parts of streams")
+        yield Note("TPOT", f"{stage.tpot_parts:,} of {tpot.count:,} values cover part of a stream")
     if stage.first_wave is not None:
         yield _first_wave(stage.first_wave)
     tail = stage.tail_share

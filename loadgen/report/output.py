@@ -42,7 +42,7 @@ def output_words(canary: CanaryStage | None, answers: Answers | None) -> str | N
         found.append(f"{canary.same} of {counted(canary.answers, 'greedy answer')} as idle{at}")
     if answers is not None and answers.read:
         of = counted(answers.read, "answer")
-        found.append(f"{answers.flawed or 'none'} of {of} of the load's own degenerate")
+        found.append(f"{answers.flawed or 'none'} of {of} to load requests degenerate")
     if canary is not None:
         failed = f", {canary.failed} of them failed" if canary.failed else ""
         share = "" if canary.share is None else f", {canary.share:.1%} of all requests"

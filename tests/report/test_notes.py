@@ -73,7 +73,7 @@ def test_a_stage_without_a_complete_stream_shows_what_it_knows() -> None:
         "E2E: inconclusive: 94% of its streams outlived the stage; it takes 24.0 s",
         "TTFT: 3 streams still waited for the first token when they or the stage ended; >= is a lower bound",
         "TTFT from intended: unknown for 12 arrivals, without a first token when they or the stage ended",
-        "TPOT: 2 of 2 are parts of streams",
+        "TPOT: 2 of 2 values cover part of a stream",
         "First wave: 64 streams that began at once, in no other figure: TTFT p50 500, p99 510 ms",
         "Tail: for 12% of the time fewer streams than asked for, as the requests ran out",
     ]:

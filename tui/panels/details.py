@@ -46,8 +46,9 @@ def chosen(frame: Frame) -> str:
 def details(frame: Frame, width: int, height: int) -> Rows:
     name, found = chosen(frame), items(frame.snapshot)
     if name not in found:
-        gone = "no longer the case" if name else "nothing to show yet"
-        return [titled(fmt.plain(name) or "details", ((gone, "dim"),), width)]
+        gone: Row = (("no longer the case" if name else "nothing to show yet", "dim"),)
+        gone += ((", ", "dim"), frame.key("other"), (" the first", "dim")) if found else ()
+        return [titled(fmt.plain(name) or "details", gone, width)]
     legend: Row = ((f"{found.index(name) + 1} of {len(found)}, ", "dim"), frame.key("other"), (" the next", "dim"))
     rows: Rows = [titled(fmt.plain(name), legend, width)]
     subject = name

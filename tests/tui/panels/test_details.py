@@ -80,7 +80,7 @@ async def test_a_verdict_that_is_gone_is_said_to_be() -> None:
         await seat.show(with_gpus())
         await seat.press("i")
         await seat.show(with_gpus(verdicts=()))
-        assert "throttled of gpu 5" in seat.text and "no longer the case" in seat.text
+        assert "throttled of gpu 5" in seat.text and "no longer the case, tab the first" in seat.text
         await seat.show(running(stages=(), verdicts=()))
         await seat.press("tab")
         assert "nothing to show yet" in seat.text
