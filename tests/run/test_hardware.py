@@ -34,7 +34,7 @@ L = TypeVar("L")
 
 async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> None:
     # The warm-up is for the telemetry's process, which starts with the load here.
-    load = {"requests": None, "duration": "5s", "warmup": "3s", "osl": 64}
+    load = {"requests": None, "duration": "6s", "warmup": "3s", "osl": 64}
     parts = profile(MANAGED, telemetry="sim", load=load, cost={"gpu_hour": 2.0})
     run = run_of(parts)
     shown: set[int] = set()
