@@ -23,6 +23,7 @@ from loadgen.cluster.start import difference, require_reachable, started
 from loadgen.errors import ClusterError
 from loadgen.profile.schema import Cluster
 from tests.cluster.ssh_server import SshServer, another_python, ssh_server
+from tests.scripts import executable
 
 
 @pytest.fixture
@@ -158,9 +159,7 @@ async def test_an_unknown_host_key(server: SshServer, home: Path) -> None:
 
 
 async def test_a_python_without_vramp(server: SshServer, tmp_path: Path) -> None:
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    bare.chmod(0o755)
+    bare = executable(tmp_path / "python", f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     reported = await refused(server, python=bare)
     assert f"{bare} has no vramp" in reported
     assert "pip install '.[cluster]' in a checkout of vramp " in reported
@@ -168,9 +167,8 @@ async def test_a_python_without_vramp(server: SshServer, tmp_path: Path) -> None
 
 
 async def test_an_older_vramp_without_this_module(server: SshServer, tmp_path: Path) -> None:
-    old = tmp_path / "python"
-    old.write_text('#!/bin/sh\n[ "$1" = -c ] && echo 0.0.1 && exit\necho No module named loadgen.cluster >&2; exit 1\n')
-    old.chmod(0o755)
+    old_python = '#!/bin/sh\n[ "$1" = -c ] && echo 0.0.1 && exit\necho No module named loadgen.cluster >&2; exit 1\n'
+    old = executable(tmp_path / "python", old_python)
     assert "has vramp 0.0.1, and this machine" in await refused(server, python=old)
 
 
@@ -190,9 +188,7 @@ async def test_two_names_of_one_host_and_two_hosts(server: SshServer, home: Path
 async def test_two_hosts(server: SshServer, home: Path, tmp_path: Path) -> None:
     # Both are this machine: one of them tells another identity, by the Python that its `vramp` runs with.
     other = another_python(tmp_path / "python", identity="another")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "vramp").write_text(f"#!{other}\n")
-    (tmp_path / "bin" / "vramp").chmod(0o755)
+    executable(tmp_path / "bin" / "vramp", f"#!{other}\n")
     async with ssh_server(home, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}") as twin:
         twin.without = sys.executable
         async with started(Cluster(hosts=[server.name, twin.name])) as hosts:
@@ -209,17 +205,13 @@ async def test_the_errors_of_several_hosts_are_reported_together(server: SshServ
 
 async def test_a_full_disk(server: SshServer, tmp_path: Path) -> None:
     # A limit of zero bytes a file: a disk that is really full takes root.
-    full = tmp_path / "python"
-    full.write_text(f'#!/bin/sh\nulimit -f 0\nexec {sys.executable} "$@"\n')
-    full.chmod(0o755)
+    full = executable(tmp_path / "python", f'#!/bin/sh\nulimit -f 0\nexec {sys.executable} "$@"\n')
     assert "cannot write to its temporary folder" in await refused(server, python=full)
 
 
 async def test_a_python_that_dies(server: SshServer, tmp_path: Path) -> None:
-    broken = tmp_path / "python"
     dies = 'if [ "$3" = loadgen.cluster.dask_worker ]; then echo out of luck >&2; exit 1; fi'
-    broken.write_text(f'#!/bin/sh\n{dies}\nexec {sys.executable} "$@"\n')
-    broken.chmod(0o755)
+    broken = executable(tmp_path / "python", f'#!/bin/sh\n{dies}\nexec {sys.executable} "$@"\n')
     assert "its Dask worker ended at once: out of luck" in await refused(server, python=broken)
 
 
@@ -286,6 +278,10 @@ _BROKEN = "import sys, loadgen.fleet.host\ndel loadgen.fleet.host.LocalPipe\n" +
 _WITHOUT_VRAMP = "import sys\nsys.modules['loadgen'] = None\n" + _WORKER
 
 
+def local_scheduler() -> distributed.Scheduler:
+    return distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0")
+
+
 @contextlib.asynccontextmanager
 async def dask_worker(scheduler: distributed.Scheduler, code: str) -> AsyncIterator[None]:
     """A Dask worker in a process of its own: in this one, pickles are restricted."""
@@ -304,7 +300,7 @@ async def dask_worker(scheduler: distributed.Scheduler, code: str) -> AsyncItera
 
 async def test_a_scheduler_gives_one_worker_of_each_machine_and_keeps_running() -> None:
     async with (
-        distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler,
+        local_scheduler() as scheduler,
         dask_worker(scheduler, _WORKER),
         dask_worker(scheduler, _WORKER),
     ):
@@ -319,7 +315,7 @@ async def test_a_scheduler_gives_one_worker_of_each_machine_and_keeps_running() 
 
 
 async def test_a_scheduler_without_workers() -> None:
-    async with distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
+    async with local_scheduler() as scheduler:
         assert "has no workers yet" in await refusal(Cluster(scheduler=scheduler.address))
 
 
@@ -337,10 +333,7 @@ async def test_what_listens_there_is_no_scheduler(http_port: int, protocol: str)
 
 
 async def test_workers_that_cannot_load_vramp() -> None:
-    async with (
-        distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler,
-        dask_worker(scheduler, _WITHOUT_VRAMP),
-    ):
+    async with local_scheduler() as scheduler, dask_worker(scheduler, _WITHOUT_VRAMP):
         reported = await refusal(Cluster(scheduler=scheduler.address))
     assert reported.startswith("127.0.0.1: its Dask worker cannot load vramp")
     assert "pip install" in reported
@@ -354,10 +347,7 @@ async def test_workers_that_cannot_load_vramp() -> None:
     ],
 )
 async def test_a_worker_that_cannot_import_the_actor_says_why_and_lives_on(code: str, why: str) -> None:
-    async with (
-        distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler,
-        dask_worker(scheduler, code),
-    ):
+    async with local_scheduler() as scheduler, dask_worker(scheduler, code):
         workers = set(scheduler.workers)
         reported = await refusal(Cluster(scheduler=scheduler.address))
         assert set(scheduler.workers) == workers

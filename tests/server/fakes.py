@@ -19,6 +19,7 @@ from loadgen.profile.schema import Server
 from loadgen.server.process.container import Container
 from loadgen.server.process.records import ServerMark, ServerRecord, new_mark, record_path
 from loadgen.server.process.tree import ProcessId, process_info
+from tests.scripts import executable
 
 DEAD = ProcessId(os.getpid(), 1)
 """The pid lives, but it is another process."""
@@ -110,9 +111,7 @@ class FakeServer:
         return {"FAKE_HABITS": habits, "FAKE_PIDS": str(self.folder / "pids")}
 
     def profile(self, habits: str = "", *, stop_timeout_s: float = 0.3) -> Server:
-        command = self.folder / "vllm"
-        command.write_text(f'#!/bin/sh\nexec {" ".join(self.argv())} "$@"\n')
-        command.chmod(0o755)
+        command = executable(self.folder / "vllm", f'#!/bin/sh\nexec {" ".join(self.argv())} "$@"\n')
         return Server(
             engine="vllm", model="m", command=str(command), env=self.env(habits), stop_timeout_s=stop_timeout_s
         )
@@ -181,9 +180,7 @@ class FakeDocker:
 @contextmanager
 def fake_docker(folder: Path, habits: str = "") -> Iterator[FakeDocker]:
     words = [sys.executable, "-S", str(FAKE_DOCKER), str(folder)]
-    executable = folder / "docker"
-    executable.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n')
-    executable.chmod(0o755)
+    executable(folder / "docker", f'#!/bin/sh\nexec {" ".join(words)} "$@"\n')
     (folder / "habits").write_text(habits)
     with subprocess.Popen([*words, "daemon"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -7,6 +7,7 @@ import pytest
 
 from loadgen.profile.schema import Docker, Server
 from loadgen.server.provenance import provenance
+from tests.scripts import executable
 
 COMMIT, OTHER = "0123456789abcdef" * 2 + "01234567", "f" * 40
 
@@ -28,9 +29,7 @@ def vllm(cache: Path, model: str = "org/model", **args: Any) -> Server:
 
 def docker(tmp_path: Path, image: str, says: str, mounts: list[str]) -> Server:
     """A server in a container, whose daemon says this of the image."""
-    program = tmp_path / "docker"
-    program.write_text(f"#!/bin/sh\n{says}\n")
-    program.chmod(0o755)
+    program = executable(tmp_path / "docker", f"#!/bin/sh\n{says}\n")
     return Server(
         engine="docker", model="org/model", docker=Docker(image=image, executable=str(program), mounts=mounts)
     )

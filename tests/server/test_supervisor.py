@@ -19,7 +19,8 @@ from loadgen.server.process.guard_client import ServerExit, stop_server
 from loadgen.server.process.ports import claim_port, drive_lock, require_free_port
 from loadgen.server.process.records import list_servers
 from loadgen.server.supervisor import ManagedServer
-from tests.server.fakes import PATIENCE_S, FakeServer, eventually, fake_docker, is_gone, wait_until
+from tests.scripts import executable
+from tests.server.fakes import PATIENCE_S, FakeDocker, FakeServer, eventually, fake_docker, is_gone, wait_until
 
 ROOT = Path(__file__).parents[2]
 PARENT = """
@@ -43,6 +44,18 @@ asyncio.run(main())
 
 def managed(fake: FakeServer, habits: str = "", *, stop_timeout_s: float = 0.3) -> ManagedServer:
     return ManagedServer(fake.profile(habits, stop_timeout_s=stop_timeout_s), log_path=fake.log)
+
+
+def contained(fake: FakeServer, docker: FakeDocker, *, stop_timeout_s: float = PATIENCE_S) -> ManagedServer:
+    settings = Docker(image="vllm", executable=str(docker.executable))
+    profile = Server(engine="docker", model="m", docker=settings, stop_timeout_s=stop_timeout_s)
+    return ManagedServer(profile, log_path=fake.log)
+
+
+def guard_of(process: psutil.Process) -> psutil.Process:
+    guard = process.parent()
+    assert guard is not None
+    return guard
 
 
 async def test_start_ready_stop(fake: FakeServer) -> None:
@@ -146,8 +159,7 @@ async def test_without_its_guard_the_tree_is_killed_from_here(fake: FakeServer) 
         tree = fake.processes(3)
         # The escaped process has a session of its own: it is found only because the guard reported it.
         await eventually(lambda: len(server.processes) == 3)
-        guard = tree[0].parent()
-        assert guard is not None
+        guard = guard_of(tree[0])
         guard.kill()
         await asyncio.wait_for(server.died.wait(), PATIENCE_S)
         assert server.exit == ServerExit()
@@ -162,8 +174,7 @@ async def test_a_guard_that_hangs_is_replaced(fake: FakeServer, monkeypatch: pyt
     server = managed(fake, "deaf", stop_timeout_s=0.1)
     await server.start()
     tree = fake.processes(1)
-    guard = tree[0].parent()
-    assert guard is not None
+    guard = guard_of(tree[0])
     guard.suspend()
     await server.stop()
     fake.assert_gone([*tree, guard])
@@ -209,9 +220,7 @@ async def test_a_key_that_the_server_refuses_ends_the_wait(fake: FakeServer) -> 
 
 
 async def test_a_file_that_is_no_program_cannot_be_started(fake: FakeServer) -> None:
-    command = fake.folder / "vllm"
-    command.write_text("not a program")
-    command.chmod(0o755)
+    command = executable(fake.folder / "vllm", "not a program")
     server = ManagedServer(Server(engine="vllm", model="m", command=str(command)), log_path=fake.log)
     with pytest.raises(ServerError, match=r"cannot start .*vllm: .*Exec format error"):
         await server.start()
@@ -262,8 +271,7 @@ async def test_a_guard_that_does_not_answer_cannot_be_released(
     monkeypatch.setattr("loadgen.server.supervisor._LEAVE_WAIT_S", 0.1)
     async with managed(fake) as server:
         tree = fake.processes(1)
-        guard = tree[0].parent()
-        assert guard is not None
+        guard = guard_of(tree[0])
         guard.suspend()
         with pytest.raises(ServerError, match="does not answer"):
             await server.leave()
@@ -306,15 +314,12 @@ async def test_a_stop_waits_for_the_memory_of_the_gpus(fake: FakeServer) -> None
 @pytest.mark.parametrize("lost", ["nobody", "guard"])
 async def test_a_container_ends_with_its_server(fake: FakeServer, lost: str) -> None:
     with fake_docker(fake.folder, "deaf" if lost == "guard" else "") as docker:
-        settings = Docker(image="vllm", executable=str(docker.executable))
-        profile = Server(engine="docker", model="m", docker=settings, stop_timeout_s=PATIENCE_S)
-        async with ManagedServer(profile, log_path=fake.log) as server:
+        async with contained(fake, docker) as server:
             assert server.pid is not None
             client = psutil.Process(server.pid)
             container = docker.container
             if lost == "guard":
-                guard = client.parent()
-                assert guard is not None
+                guard = guard_of(client)
                 guard.kill()
             report = await server.stop()
         assert report.clean
@@ -324,9 +329,7 @@ async def test_a_container_ends_with_its_server(fake: FakeServer, lost: str) -> 
 
 async def test_a_container_that_the_guard_could_not_remove_is_removed_from_here(fake: FakeServer) -> None:
     with fake_docker(fake.folder, "rm-fails") as docker:
-        settings = Docker(image="vllm", executable=str(docker.executable))
-        profile = Server(engine="docker", model="m", docker=settings, stop_timeout_s=PATIENCE_S)
-        async with ManagedServer(profile, log_path=fake.log) as server:
+        async with contained(fake, docker) as server:
             container = docker.container
             report = await server.stop()
         assert report.clean, "rm failed, but the daemon says that there is nothing to remove"
@@ -339,9 +342,7 @@ async def test_what_stays_of_a_container_is_reported_and_stays_recorded(
 ) -> None:
     monkeypatch.setattr("loadgen.server.process.container._GOING_WAIT_S", 0.0)
     with fake_docker(fake.folder, "rm-fails stop-fails deaf") as docker:
-        settings = Docker(image="vllm", executable=str(docker.executable))
-        profile = Server(engine="docker", model="m", docker=settings, stop_timeout_s=0.1)
-        async with ManagedServer(profile, log_path=fake.log) as server:
+        async with contained(fake, docker, stop_timeout_s=0.1) as server:
             assert docker.container.is_running()
             report = await server.stop()
         assert "could not be removed" in report.sentence
@@ -385,8 +386,7 @@ async def test_whoever_is_killed_nothing_is_left(tmp_path: Path, victim: str) ->
         await server.wait_ready(PATIENCE_S)
         await eventually(lambda: len(server.processes) == 3)
         tree = [psutil.Process(process.pid) for process in server.processes]
-        guard = tree[0].parent()
-        assert guard is not None
+        guard = guard_of(tree[0])
         {"main": tree[0], "child": tree[2], "guard": guard}[victim].kill()
         if victim != "child":
             await asyncio.wait_for(server.died.wait(), PATIENCE_S)

@@ -16,6 +16,7 @@ from loadgen.parts import PARTS, Part
 from loadgen.schema.samples import ProbeFigure, ProbeResult
 from loadgen.telemetry import probes
 from loadgen.telemetry.probes import CRITERIA, PROBES, Probe, run_probe
+from tests.scripts import executable
 
 MI300X = next(part for part in PARTS if part.word == "mi300x")
 H100 = next(part for part in PARTS if part.word == "h100-sxm")
@@ -82,9 +83,7 @@ def probe_called(name: str) -> Probe:
 
 
 def tool(tmp_path: Path, script: str) -> str:
-    path = tmp_path / "tool"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
+    path = executable(tmp_path / "tool", f"#!/bin/sh\n{script}\n")
     return str(path)
 
 

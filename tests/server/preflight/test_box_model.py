@@ -10,6 +10,7 @@ import pytest
 from loadgen.profile.schema import Profile
 from loadgen.schema.finding import Finding
 from loadgen.server.preflight.facts import Box
+from tests.scripts import executable
 from tests.server.gpu_trees import GIB, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of
 
@@ -193,9 +194,8 @@ def test_models_from_elsewhere_are_not_judged(tmp_path: Path, model: str, env: d
 
 
 def in_container(tmp_path: Path, model: str, *mounts: str, **env: str) -> Profile:
-    write(tmp_path / "bin/docker", "#!/bin/sh")
-    (tmp_path / "bin/docker").chmod(0o755)
-    table = {"image": "i", "ipc": "host", "executable": str(tmp_path / "bin/docker"), "mounts": list(mounts)}
+    docker = executable(tmp_path / "bin/docker", "#!/bin/sh")
+    table = {"image": "i", "ipc": "host", "executable": str(docker), "mounts": list(mounts)}
     return profile_of(tmp_path, engine="docker", model=model, docker=table, env=env)
 
 

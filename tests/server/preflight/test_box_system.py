@@ -13,6 +13,7 @@ import pytest
 
 from loadgen.schema.finding import Severity
 from loadgen.vendors import Platform
+from tests.scripts import executable
 from tests.server.gpu_trees import MIB, add_amd_gpu, write
 from tests.server.preflight.boxes import add_h200, check, healthy_box, ids, only, profile_of
 
@@ -176,8 +177,7 @@ def test_the_gpus_flag_on_a_box_of_amd(tmp_path: Path, toolkit: bool, expected: 
     box = healthy_box(tmp_path)
     (box.dev / "nvidia0").unlink()
     if toolkit:
-        write(tmp_path / "bin/amd-container-runtime", "#!/bin/sh")
-        (tmp_path / "bin/amd-container-runtime").chmod(0o755)
+        executable(tmp_path / "bin/amd-container-runtime", "#!/bin/sh")
     assert ids(box, docker(tmp_path, gpus="all")) == expected
 
 

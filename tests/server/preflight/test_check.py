@@ -14,6 +14,7 @@ from loadgen.schema.finding import Finding, Skipped
 from loadgen.server.preflight.check import blocked_words, check_profile, image_environment
 from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform, platform_here
+from tests.scripts import executable
 from tests.server.gpu_trees import add_amd_gpu, add_process, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of
 from tests.server.vllm.test_installation import FakeEnvironment
@@ -96,9 +97,7 @@ async def test_a_container_is_judged_by_the_record(tmp_path: Path) -> None:
 def test_an_image_says_what_its_containers_will_see(
     tmp_path: Path, script: str, variables: dict[str, str] | None
 ) -> None:
-    docker = tmp_path / "docker"
-    docker.write_text(f"#!/bin/sh\n[ \"$1 $2\" = 'image inspect' ] || exit 2\n{script}\n")
-    docker.chmod(0o755)
+    docker = executable(tmp_path / "docker", f"#!/bin/sh\n[ \"$1 $2\" = 'image inspect' ] || exit 2\n{script}\n")
     container = {"image": "vllm:1", "executable": str(docker)}
     server = build_profile({"server": OLD | {"engine": "docker", "docker": container}}, where="test").server
     assert image_environment(server) == variables

@@ -66,6 +66,11 @@ class Guard:
         self.process.stdin.write(json.dumps(message).encode() + b"\n")
         self.process.stdin.flush()
 
+    def close(self) -> None:
+        """End its input."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def hear(self, event: str) -> dict[str, Any]:
         """The next message of this kind; others in between are passed over."""
         assert self.process.stdout is not None
@@ -91,8 +96,7 @@ def running(fake: FakeServer, stderr: IO[bytes] | None = None) -> Iterator[Guard
     guard = Guard(fake, stderr)
     with guard.process:
         yield guard
-        assert guard.process.stdin is not None
-        guard.process.stdin.close()
+        guard.close()
         assert guard.process.wait(timeout=20) in (0, -signal.SIGKILL)
 
 
@@ -145,8 +149,7 @@ def test_a_program_that_cannot_be_executed_is_a_failure(fake: FakeServer, guard:
 
 
 def test_without_an_order_it_just_ends(guard: Guard) -> None:
-    assert guard.process.stdin is not None
-    guard.process.stdin.close()
+    guard.close()
     assert guard.process.wait(timeout=20) == 0
 
 
@@ -177,8 +180,7 @@ def test_a_closed_stdin_shortens_a_stop_under_way(fake: FakeServer, guard: Guard
     tree = guard.serve("deaf", stop_timeout_s=3600)
     guard.say({"do": "stop"})
     guard.hear("stopping")
-    assert guard.process.stdin is not None
-    guard.process.stdin.close()
+    guard.close()
     assert guard.hear("stopped")["left"] == []
     fake.assert_gone(tree)
 
@@ -205,8 +207,7 @@ def test_after_leave_the_end_of_stdin_ends_nothing_and_sigterm_does(fake: FakeSe
     tree = fake.processes(1)
     guard.say({"do": "leave"})
     guard.hear("left")
-    assert guard.process.stdin is not None
-    guard.process.stdin.close()
+    guard.close()
     record = json.loads(Path(record_of(fake)["path"]).read_text())
     assert (record["left"], record["server"]["pid"]) == (True, tree[0].pid)
     guard.process.send_signal(signal.SIGHUP)
@@ -220,8 +221,7 @@ def test_after_leave_the_end_of_stdin_ends_nothing_and_sigterm_does(fake: FakeSe
 def test_leave_and_the_end_of_stdin_in_one_breath(fake: FakeServer, guard: Guard) -> None:
     tree = guard.serve()
     guard.say({"do": "leave"})
-    assert guard.process.stdin is not None
-    guard.process.stdin.close()
+    guard.close()
     guard.hear("left")
     assert tree[0].is_running()
     guard.process.send_signal(signal.SIGTERM)
@@ -272,8 +272,7 @@ def test_a_container_that_does_not_stop_is_killed(fake: FakeServer, guard: Guard
     with fake_docker(fake.folder, "deaf") as docker:
         client = guard.contain(docker)
         if gone:
-            assert guard.process.stdin is not None
-            guard.process.stdin.close()
+            guard.close()
         else:
             guard.say({"do": "stop"})
         report = guard.hear("stopped")
@@ -333,8 +332,7 @@ def test_a_container_that_could_not_be_removed_is_reported_and_stays_recorded(
 ) -> None:
     with fake_docker(fake.folder, habit) as docker:
         guard.contain(docker)
-        assert guard.process.stdin is not None
-        guard.process.stdin.close()
+        guard.close()
         report = guard.hear("stopped")
         assert report["problem"] == f"the container could not be removed: rm {how}"
         assert report["left"] == []

@@ -20,6 +20,7 @@ from loadgen.server.vllm.installation import (
     recorded_installation,
     recorded_versions,
 )
+from tests.scripts import executable
 
 ENVS = "environment_variables = {'VLLM_B': None, 'VLLM_A': None}\n"
 SERVE = """
@@ -75,11 +76,7 @@ class FakeEnvironment:
         path.write_text(text)
 
     def executable(self, name: str, text: str) -> Path:
-        path = self.folder / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
-        return path
+        return executable(self.folder / "bin" / name, text)
 
     def requested(self) -> int:
         return len(self.runs.read_text().splitlines()) if self.runs.exists() else 0
@@ -214,9 +211,7 @@ async def test_no_python_is_named(tmp_path: Path) -> None:
     ["#!{python}\n", "#!{python} -sP\nimport x\n", "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"],
 )
 def test_the_python_of_a_script(environment: FakeEnvironment, tmp_path: Path, head: str) -> None:
-    script = tmp_path / "vllm"
-    script.write_text(head.format(python=environment.python))
-    script.chmod(0o755)
+    script = executable(tmp_path / "vllm", head.format(python=environment.python))
     assert python_of(str(script)) == environment.python
 
 
