@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.format import counted
+from loadgen.format import counted, setting
 from loadgen.schema.bounds import Whole
 from loadgen.searches import SearchName
 
@@ -57,8 +57,9 @@ class SearchResult(msgspec.Struct, frozen=True):
         """What was found, between which bounds."""
         if self.found is None:
             return "nothing"
-        bounds = "" if self.low is None or self.high is None else f" ({self.low:g} to {self.high:g})"
-        return f"{self.found:g} sessions{bounds}" if self.by == "sessions" else f"{self.by} {self.found:g}{bounds}"
+        bounds = "" if self.low is None or self.high is None else f" ({setting(self.low)} to {setting(self.high)})"
+        found = setting(self.found)
+        return f"{found} sessions{bounds}" if self.by == "sessions" else f"{self.by} {found}{bounds}"
 
 
 class Milestone(msgspec.Struct, frozen=True):

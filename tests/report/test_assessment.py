@@ -84,6 +84,7 @@ def test_an_open_loop_whose_requests_outlast_the_stage_may_be_saturated() -> Non
     ("found", "resolved", "words"),
     [
         (37.0, True, "The knee is at concurrency 37 (31 to 44)."),
+        (34.9847, True, "The knee is at concurrency 35.0 (31 to 44)."),
         (37.0, False, "The search for the knee is unresolved: the probes vary."),
         (None, True, "The search for the knee is unresolved: the probes vary."),
     ],
