@@ -148,7 +148,8 @@ def _healthy(result: Result) -> Note:
         return Note("Healthy?", f"As far as can be seen: nothing was sent, {traffic}, {_looked_at(result)}.")
     if result.measured_by is not None and not all(stage.duration_s for stage in result.stages):
         return Note("Healthy?", f"Not known: {result.measured_by} does not say how many requests failed.")
-    stopped = f" The run was stopped: {first_line(result.reason)}." if result.state == "stopped" else ""
+    how = "has not ended" if result.finished_at is None else "was stopped"
+    stopped = f" The run {how}: {first_line(result.reason)}." if result.state == "stopped" else ""
     return Note("Healthy?", f"Yes: {completed:,} requests completed, none failed; {_looked_at(result)}.{stopped}")
 
 

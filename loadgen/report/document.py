@@ -86,7 +86,9 @@ class Section(NamedTuple):
 
 def heading(result: Result) -> Section:
     """What was measured, with the first questions of a reader and their answers as notes."""
-    ended = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}: {first_line(result.reason)}"
+    live = result.state == "stopped" and result.finished_at is None
+    state = "live" if live else result.state.replace("_", " ")
+    ended = "" if result.state == "complete" else f", {state}: {first_line(result.reason)}"
     started = f", started {began}" if (began := known_time(result.started_at)) is not None else ""
     words = f"{engine_of(result)}, run {result.run_id}{started}{ended}"
     data = f", sent {result.data.words}" if result.data is not None else ""

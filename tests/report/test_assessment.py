@@ -68,6 +68,14 @@ def test_streams_of_an_earlier_stage_that_failed_are_failures_too() -> None:
     assert "\nreset " in table
 
 
+def test_a_live_run_was_not_stopped() -> None:
+    live = replace(result(at(8, 900.0), state="stopped"), reason="the run still runs")
+    assert answers(live)["Healthy?"].endswith(" The run has not ended: the run still runs.")
+    assert ", live: the run still runs" in text_report(live)
+    ended = replace(live, finished_at="2026-01-01T00:01:00Z")
+    assert answers(ended)["Healthy?"].endswith(" The run was stopped: the run still runs.")
+
+
 def test_an_open_loop_whose_requests_outlast_the_stage_may_be_saturated() -> None:
     stage = replace(
         at(8, 900.0),
