@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from loadgen.format import UNKNOWN, counted, exact, exact_percent
 from loadgen.metrics.stall import STALLED
 from loadgen.metrics.verdicts import merged
+from loadgen.record.slo import needed_words
 from loadgen.report.notes import Note, has_numbers
 from loadgen.report.output import is_of_output, output_verdicts
 from loadgen.report.tabular import Bad, judged
@@ -27,7 +28,10 @@ def assessment(result: Result) -> list[Note]:
     measured = measured_stages(result)
     if not measured:
         return [_healthy(result)]
-    saturated = Note("Saturated?", _search_words(result) + _queue_words(result, measured))
+    search = result.search
+    knee = search is not None and search.kind == "knee" and search.found is not None and search.resolved
+    queue = "" if knee else _queue_words(result, measured)
+    saturated = Note("Saturated?", (_search_words(result) + queue).rstrip())
     slo = [_slo(measured)] if any(met_limits(stage) is not None for stage in measured) else []
     return [_healthy(result), *_right(result), saturated, _limit(result, measured), *slo]
 
@@ -295,7 +299,11 @@ def _slo(stages: Sequence[StageResult]) -> Note:
     limited = [stage for stage in stages if met_limits(stage) is not None]
     missed = sorted((stage for stage in limited if not met_limits(stage)), key=by_load)
     if not missed:
-        return Note("Within its limits?", "Yes, at every stage.")
+        unsure = [f"at {names[stage.index]} {needed}" for stage in limited if (needed := needed_words(stage))]
+        if not unsure:
+            return Note("Within its limits?", "Yes, at every stage.")
+        more = f", and {len(unsure) - 1} more" if len(unsure) > 1 else ""
+        return Note("Within its limits?", f"By the figures yes, but not for sure: {unsure[0]}{more}.")
     first = missed[0]
     words = missed_words(first)
     if first.failures is not None and not first.failures.met:

@@ -126,7 +126,7 @@ def result_at(path: Path) -> Result:
         raise ResultError(f"{path}: there is no run in this folder")
     if journal_is_held(path / JOURNAL):
         raise ResultError(f"{path}: this run is still running; it writes its result when it ends")
-    raise ResultError(f"{path}: this run was killed before it wrote its result; make it with `vramp recover {path}`")
+    raise ResultError(f"{path}: this run ended without writing its result; make it with `vramp recover {path}`")
 
 
 def open_journal(text: str) -> Path:
@@ -188,8 +188,10 @@ def _names(paths: Iterable[Path]) -> str:
 def save_baseline(name: str, result: Result, *, replace: bool = False) -> Path:
     """Keep a result as a baseline.
 
-    Raises `ProfileError` if the name is invalid or taken, `ResultError` if it cannot be written.
+    Raises `ProfileError` if the name is invalid or taken, `ResultError` if it cannot be written, or measured nothing.
     """
+    if result.kind == "load" and not any(stage.requests.completed for stage in result.stages):
+        raise ResultError(f"run {result.run_id}: no request was completed, so there is nothing to compare with")
     if _NAME.fullmatch(name) is None or name == LAST:
         allowed = f"use up to 64 letters, digits, dots and dashes, but not: {LAST}"
         raise ProfileError(f"{name}: not a valid name for a baseline; {allowed}")

@@ -53,6 +53,14 @@ def test_a_ladder_that_saturates_and_misses_its_limit() -> None:
     assert bad(ladder()) == {"Within its limits?"}
 
 
+def test_limits_that_the_figures_meet_by_chance() -> None:
+    run = result(at(8, 900.0), at(16, 1500.0, index=1))
+    few = [replace(stage, slo={k: replace(check, needs=381) for k, check in stage.slo.items()}) for stage in run.stages]
+    words = "By the figures yes, but not for sure: at conc 8 ttft_p99 needs 381 more requests, and 1 more."
+    assert answers(run)["Within its limits?"] == "Yes, at every stage."
+    assert answers(replace(run, stages=few))["Within its limits?"] == words
+
+
 def test_of_a_result_without_series_nobody_knows_what_queued() -> None:
     found = answers(replace(result(at(1024, 900.0)), series={}))
     assert found["Saturated?"] == "Not known: the engine does not say what waits in it."
@@ -99,7 +107,9 @@ def test_an_open_loop_whose_requests_outlast_the_stage_may_be_saturated() -> Non
 )
 def test_what_a_search_has_found(found: float | None, resolved: bool, words: str) -> None:
     search = SearchResult("knee", "concurrency", found, 31.0, 44.0, resolved, "the probes vary", 7)
-    assert answers(replace(ladder(), search=search))["Saturated?"].startswith(words)
+    saturated = answers(replace(ladder(), search=search))["Saturated?"]
+    assert saturated.startswith(words)
+    assert (saturated == words) == (resolved and found is not None)  # a knee that is found is the answer
 
 
 def test_a_limited_client_is_bad() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.record.stage import StageRecord
 from loadgen.store.runs import (
     RUNS,
     baselines,
@@ -15,7 +16,7 @@ from loadgen.store.runs import (
     save_baseline,
     write_result,
 )
-from tests.metrics.served import run_of, served
+from tests.metrics.served import run_of, served, started
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,12 @@ def test_a_name_is_a_word(name: str) -> None:
     with pytest.raises(ProfileError, match="not a valid name"):
         save_baseline(name, run_of(served(1)))
     assert name not in baselines()
+
+
+def test_a_run_that_completed_nothing_is_refused() -> None:
+    with pytest.raises(ResultError, match="no request was completed"):
+        save_baseline("good", run_of(StageRecord(started())))
+    assert not baselines()
 
 
 def test_a_removed_one_is_gone() -> None:

@@ -76,7 +76,7 @@ def test_a_run_without_its_result_says_what_became_of_it(run: Path, tmp_path: Pa
         with pytest.raises(ResultError, match="there is no run in this folder"):
             read(tmp_path)
     shutil.copy(run / "journal.jsonl", tmp_path)
-    with pytest.raises(ResultError, match=r"killed before it wrote its result; make it with `vramp recover"):
+    with pytest.raises(ResultError, match=r"ended without writing its result; make it with `vramp recover"):
         read_result(tmp_path)
     (tmp_path / "result.json").write_text("{")
     with pytest.raises(ResultError, match=r"`vramp recover .*` rebuilds it from the journal"):

@@ -120,7 +120,7 @@ def test_folder_without_a_run_is_refused() -> None:
 
 def test_a_run_without_a_result_goes_on_or_was_killed() -> None:
     folder = leave_run("20260101T000000Z-killed", whole=False)
-    with pytest.raises(ResultError, match=r"was killed .*`vramp recover runs/20260101T000000Z-killed`"):
+    with pytest.raises(ResultError, match=r"ended without .*`vramp recover runs/20260101T000000Z-killed`"):
         open_result("last")
     assert was_killed(folder)
     running = Journal(folder / "journal.jsonl")
