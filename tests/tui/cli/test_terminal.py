@@ -153,7 +153,7 @@ def test_a_terminal_with_few_colours_and_the_consoles_font(
     leave_run(tmp_path)
     replay = [sys.executable, "-m", "tui.cli", "replay", "last"]
     with cockpit(tmp_path, command=replay, TERM=term, COLORTERM="", **environment) as terminal:
-        terminal.read_until(FLOWING)
+        terminal.read_until(b"run done")
         terminal.press(b"2")
         terminal.read_until(b"by streams held")
         terminal.press(b"q")
