@@ -15,6 +15,13 @@ pytestmark = [pytest.mark.chromium, pytest.mark.timeout(300)]
 
 DRAWN = "return [...document.querySelectorAll('.chart')].filter(one => one.querySelector('path.js-line')).length"
 PLACES = "return document.querySelectorAll('.chart').length"
+ALL_DRAWN = f"""
+const done = arguments[arguments.length - 1];
+const drawn = () => {{ {DRAWN} }};
+const places = () => {{ {PLACES} }};
+const look = () => drawn() === places() ? done(true) : requestAnimationFrame(look);
+look();
+"""
 FETCHED = "return performance.getEntriesByType('resource').map(one => one.name)"
 WIDEST = "return Math.max(...[...document.querySelectorAll('.chart .main-svg')].map(one => one.clientWidth))"
 
@@ -26,9 +33,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 def opened(page: Page, result: Result, folder: Path) -> None:
-    path = folder / "report.html"
-    path.write_text(html_report(result), encoding="utf-8")
+    open_page(page, folder / "report.html", html_report(result))
+
+
+def open_page(page: Page, path: Path, text: str) -> None:
+    """Open it, and wait until its charts are drawn: plotly draws in the frames after the load."""
+    path.write_text(text, encoding="utf-8")
     page.open(path.as_uri())
+    assert page.run_when_it_calls(ALL_DRAWN)
 
 
 def test_every_figure_is_drawn_and_nothing_is_fetched(page: Page, measured: Result, tmp_path: Path) -> None:
@@ -39,10 +51,8 @@ def test_every_figure_is_drawn_and_nothing_is_fetched(page: Page, measured: Resu
 
 
 def test_several_runs_are_on_one_picture(page: Page, measured: Result, tmp_path: Path) -> None:
-    path = tmp_path / "compare.html"
     runs = [("one", measured), ("other", measured)]
-    path.write_text(compare_page(runs, [compare_runs(*runs)]), encoding="utf-8")
-    page.open(path.as_uri())
+    open_page(page, tmp_path / "compare.html", compare_page(runs, [compare_runs(*runs)]))
     assert page.run(DRAWN) == page.run(PLACES) == 1
     assert page.run(FETCHED) == page.log() == []
 
