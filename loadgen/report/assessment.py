@@ -29,8 +29,8 @@ def assessment(result: Result) -> list[Note]:
     if not measured:
         return [_healthy(result)]
     search = result.search
-    knee = search is not None and search.kind == "knee" and search.found is not None and search.resolved
-    queue = "" if knee else _queue_words(result, measured)
+    has_knee = search is not None and search.kind == "knee" and search.is_found
+    queue = "" if has_knee else _queue_words(result, measured)
     saturated = Note("Saturated?", (_search_words(result) + queue).rstrip())
     slo = [_slo(measured)] if any(met_limits(stage) is not None for stage in measured) else []
     return [_healthy(result), *_right(result), saturated, _limit(result, measured), *slo]
@@ -152,7 +152,7 @@ def _healthy(result: Result) -> Note:
         return Note("Healthy?", f"As far as can be seen: nothing was sent, {traffic}, {_looked_at(result)}.")
     if result.measured_by is not None and not all(stage.duration_s for stage in result.stages):
         return Note("Healthy?", f"Not known: {result.measured_by} does not say how many requests failed.")
-    how = "has not ended" if result.finished_at is None else "was stopped"
+    how = "has not ended" if result.is_live else "was stopped"
     stopped = f" The run {how}: {first_line(result.reason)}." if result.state == "stopped" else ""
     return Note("Healthy?", f"Yes: {completed:,} requests completed, none failed; {_looked_at(result)}.{stopped}")
 
@@ -209,7 +209,7 @@ def _search_words(result: Result) -> str:
     if search is None:
         return interrupted_search(result)
     what = SEARCHES[search.kind].label
-    if search.found is None or not search.resolved:
+    if not search.is_found:
         return f"The search for the {what} is unresolved: {search.why}. "
     return f"The {what} is at {search.words}. "
 

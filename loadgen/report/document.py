@@ -86,8 +86,7 @@ class Section(NamedTuple):
 
 def heading(result: Result) -> Section:
     """What was measured, with the first questions of a reader and their answers as notes."""
-    live = result.state == "stopped" and result.finished_at is None
-    state = "live" if live else result.state.replace("_", " ")
+    state = "live" if result.is_live else result.state.replace("_", " ")
     ended = "" if result.state == "complete" else f", {state}: {first_line(result.reason)}"
     started = f", started {began}" if (began := known_time(result.started_at)) is not None else ""
     words = f"{engine_of(result)}, run {result.run_id}{started}{ended}"

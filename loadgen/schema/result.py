@@ -548,6 +548,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     definitions: dict[str, str] = {}  # that tool's definitions, by latency, and `throughput`
     canary: CanaryResult | None = None  # None if none was sent
 
+    @property
+    def is_live(self) -> bool:
+        """Whether its run still runs; the result that a killed run leaves has no end either, but has failed."""
+        return self.state == "stopped" and self.finished_at is None
+
 
 def json_schema(document: type[msgspec.Struct] = Result, title: str = SCHEMA) -> str:
     """The JSON Schema of a document, a line for each property of a definition, so that a change is a short diff."""

@@ -53,6 +53,11 @@ class SearchResult(msgspec.Struct, frozen=True):
     points: tuple[SearchPoint, ...] = ()  # every probe, in order
 
     @property
+    def is_found(self) -> bool:
+        """Whether the search has its answer, with 95 % confidence."""
+        return self.found is not None and self.resolved
+
+    @property
     def words(self) -> str:
         """What was found, between which bounds."""
         if self.found is None:

@@ -13,9 +13,9 @@ from loadgen.errors import ProfileError
 SIZE_OF_POOL = frozenset({"kv_blocks", "block_size", "max_model_len", "prefix_caching", "startup_s"})
 """Fixed once the engine has started: a running pool cannot be resized."""
 MAX_SECONDS = 86_400
-_MOST = {"_ms": 3_600_000, "_s": MAX_SECONDS}
+_MAX_BY_UNIT = {"_ms": 3_600_000, "_s": MAX_SECONDS}
 """An hour for a part of a step, a day for a start: an engine that takes longer looks like one that hangs."""
-_MOST_OF_OTHERS = 10**9
+_MAX_OF_OTHERS = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Physics:
             value = getattr(self, field.name)
             if isinstance(field.default, int) and value % 1:
                 raise ProfileError(f"{field.name}: expected a whole number, not {value}")
-            most = next((most for ending, most in _MOST.items() if field.name.endswith(ending)), _MOST_OF_OTHERS)
+            most = next((most for ending, most in _MAX_BY_UNIT.items() if field.name.endswith(ending)), _MAX_OF_OTHERS)
             if not 0 <= value <= most:
                 raise ProfileError(f"{field.name}: expected a number from 0 to {most:,}, not {value!s:.20}")
         sizes = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_blocks", "block_size")

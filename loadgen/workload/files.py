@@ -28,6 +28,7 @@ MAX_RECORD_BYTES = 64 * 1024 * 1024
 _OPENING = re.compile(r"\ufeff?\s*\[")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _LONGEST_WORD = len("-Infinity")  # what is cut within the last characters may be whole once more is read
+_decode = json.JSONDecoder(parse_int=float).raw_decode  # for the ends of records; int() refuses very long numbers
 _KEPT_MESSAGE = 400
 _GZIP = b"\x1f\x8b"
 
@@ -112,27 +113,13 @@ def line_records(key: str, path: Path, file: BinaryIO) -> Iterator[RawRecord]:
 
 def array_records(key: str, path: Path, file: BinaryIO) -> Iterator[RawRecord]:
     """The elements of a JSON array, with no more of the file in memory than about its longest element."""
-    # Only the ends of records matter here; int() would refuse very long numbers.
-    decode = json.JSONDecoder(parse_int=float).raw_decode
     window = _Window(key, path, file)
     if not window.opens_array():
         raise malformed(key, path, 1, "expected a JSON array")
     following = window.following()
     while following != "]":
-        while True:
-            try:
-                _, end = decode(window.text, window.at)
-                break
-            except json.JSONDecodeError as error:
-                at = error.pos - window.at
-                is_open = error.msg.startswith("Unterminated")
-                goes_on = is_open or error.pos + _LONGEST_WORD > len(window.text)
-                if not goes_on or not window.grow():
-                    line = window.line + window.text.count("\n", window.at, window.at + at)
-                    cut = is_open or window.at + at >= len(window.text.rstrip())
-                    why = f"expected JSON; {error.msg}{'; is the file cut off?' if cut else ''}"
-                    raise malformed(key, path, line, why) from None
-        yield RawRecord(window.line, window.offset, window.step(end - window.at))
+        characters = window.value_length()
+        yield RawRecord(window.line, window.offset, window.step(characters))
         following = window.following()
         if following == ",":
             window.step(1)
@@ -190,6 +177,22 @@ class _Window:
         start = _OPENING.match(self.text)
         self.step(start.end() if start else 0)
         return start is not None
+
+    def value_length(self) -> int:
+        """The characters of the JSON value that begins here; raises `ProfileError` if there is none."""
+        while True:
+            try:
+                _, end = _decode(self.text, self.at)
+                return end - self.at
+            except json.JSONDecodeError as error:
+                at = error.pos - self.at
+                is_open = error.msg.startswith("Unterminated")
+                goes_on = is_open or error.pos + _LONGEST_WORD > len(self.text)
+                if not goes_on or not self.grow():
+                    line = self.line + self.text.count("\n", self.at, self.at + at)
+                    cut = is_open or self.at + at >= len(self.text.rstrip())
+                    why = f"expected JSON; {error.msg}{'; is the file cut off?' if cut else ''}"
+                    raise malformed(self._key, self._path, line, why) from None
 
     def following(self, *, or_end: bool = False) -> str:
         """Consume white space, and return the character behind it; at the end of the file, "" if that may be there."""

@@ -46,7 +46,7 @@ def _found(frame: Frame, width: int, height: int) -> Rows:
     search = frame.snapshot.search
     if search is not None:
         name = SEARCHES[search.kind].label
-        if search.found is None or not search.resolved:
+        if not search.is_found:
             rows.append(((f"{name}: not resolved: {fmt.plain(search.why)}", "warn"),))
         else:
             rows.append(((f"{name}: {search.words}, by {fmt.counted(search.probes, 'probe')}", "good"),))

@@ -142,7 +142,7 @@ GAUGES = ("running", "waiting", "kv_usage", "preemptions")
 RATES = ("prompt_tokens", "generation_tokens")
 """Counters that it has per second, as `prompt_tokens_per_s`."""
 MEANS = ("spec_acceptance", "spec_length", "flops_per_gpu", "read_bytes_per_gpu", "write_bytes_per_gpu")
-"""Of several engines or servers the mean is shown, not the sum."""
+"""Figures whose mean over several engines or servers is shown, not their sum."""
 _PARTS_OF = {
     "throughput": ("prompt_tokens", "generation_tokens"),
     "by_source": ("prompt_tokens_by_source",),
